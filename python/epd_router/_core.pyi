@@ -1,0 +1,266 @@
+"""Types of the Rust extension: byte work that must not hold the event loop or the GIL."""
+
+from collections.abc import Sequence
+from typing import Literal, final
+
+__version__: str
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+def error_table() -> list[tuple[str, int, str, str]]:
+    """Every error the router can answer: (code, HTTP status, OpenAI `type`, hint of what to do next)."""
+
+@final
+class BodyError(ValueError):
+    """A body the scanner refuses. Attributes: `code` (a key of `error_table`), `message`, `param`, `offset` (bytes)."""
+
+    code: str
+    message: str
+    param: str | None
+    offset: int
+
+@final
+class HttpError(ValueError):
+    """A malformed HTTP/1.x message. Attributes: `code` (a key of `error_table`), `message`."""
+
+    code: str
+    message: str
+
+# --- HTTP/1.1 heads and framing ---------------------------------------------------------------------------------------
+
+@final
+class RequestHead:
+    """One parsed request head."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def target(self) -> str:
+        """Request target as sent, origin form (absolute form is reduced to it)."""
+    @property
+    def path(self) -> str:
+        """Target without the query."""
+    @property
+    def minor(self) -> int:
+        """0 for HTTP/1.0, 1 for HTTP/1.1."""
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer that the head took, terminator included."""
+    @property
+    def content_length(self) -> int | None: ...
+    @property
+    def chunked(self) -> bool: ...
+    @property
+    def keep_alive(self) -> bool: ...
+    @property
+    def expect_continue(self) -> bool: ...
+    @property
+    def request_id(self) -> str | None:
+        """`x-request-id`, else `x-correlation-id`, `x-trace-id`, `request-id`; None when absent or unsafe
+        (anything but 1 to 128 characters of `[A-Za-z0-9._:-]`)."""
+    @property
+    def authorization(self) -> str | None: ...
+    @property
+    def forward(self) -> bytes:
+        """Header lines to pass on, each ended by CRLF: without hop-by-hop headers (and those `Connection` names), `host`,
+        `content-length`, `expect`, `accept-encoding`, `authorization`, `x-api-key` and the request id headers."""
+    def get(self, name: str) -> str | None:
+        """First value of a header, by lower-case name (latin-1)."""
+
+def parse_request_head(buffer: bytes | bytearray, start: int, end: int, limit: int) -> RequestHead | None:
+    """Parse the head in `buffer[start:end]`; None while it is incomplete.
+
+    Raises HttpError: `header_too_large` beyond `limit` bytes or 128 fields, `bad_http` for everything RFC 9112 calls
+    invalid or ambiguous (both length and chunked, differing lengths, signs or spaces in a length, a transfer coding other
+    than a single final `chunked`, `Transfer-Encoding` in HTTP/1.0, obs-fold, bare CR or LF, a missing or repeated Host
+    in 1.1, space before the colon), `http_version` for anything but 1.0 and 1.1.
+    """
+
+@final
+class ResponseHead:
+    """One parsed response head."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def minor(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def content_length(self) -> int | None: ...
+    @property
+    def chunked(self) -> bool: ...
+    @property
+    def keep_alive(self) -> bool: ...
+    @property
+    def event_stream(self) -> bool:
+        """Content type is `text/event-stream`."""
+    @property
+    def forward(self) -> bytes:
+        """Header lines to pass on, each ended by CRLF: without hop-by-hop headers, `content-length`, `x-request-id`."""
+    def get(self, name: str) -> str | None: ...
+
+def parse_response_head(buffer: bytes | bytearray, limit: int) -> ResponseHead | None:
+    """As `parse_request_head`, from the start of `buffer`. 1xx heads are returned like any other."""
+
+@final
+class Framer:
+    """Finds where a response body ends, without copying it; for an event stream also where it may be cut.
+
+    `content_length` None and `chunked` False means the body ends with the connection. With `sse`, cuts are only after a
+    whole event (blank line) that is also a chunk boundary, so that an own event may follow.
+    """
+
+    def __init__(self, content_length: int | None, chunked: bool, sse: bool) -> None: ...
+    def feed(self, data: bytes) -> int:
+        """Take the next bytes; return how many of all bytes fed so far may be passed on (monotonic). Without `sse` that is
+        all of the body. With `sse` bytes after the last cut are held until the next one, but never more than 1 MiB.
+        Raises HttpError `bad_http` on broken chunk framing."""
+    @property
+    def done(self) -> bool:
+        """The body is complete (never True for a body that ends with the connection)."""
+    @property
+    def excess(self) -> int:
+        """Bytes fed beyond the end of the body (0 unless `done`)."""
+    @property
+    def first_event(self) -> bytes | None:
+        """With `sse`: the `data:` payload of the first event (comments skipped, lines joined by LF), once complete."""
+    @property
+    def error_event(self) -> bytes | None:
+        """With `sse`: the payload of the first event whose JSON starts with an `"error"` member, wherever it came."""
+
+@final
+class ChunkedDecoder:
+    """Decodes a chunked body incrementally. Chunk extensions and trailers are skipped, bounded at 16 KiB."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: most payload bytes; beyond it HttpError `payload_too_large`."""
+    def feed(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Payload bytes of `data` (a memoryview must be contiguous)."""
+    @property
+    def done(self) -> bool: ...
+    @property
+    def excess(self) -> int:
+        """Bytes of the last fed data that lie beyond the end of the body."""
+
+# --- body -------------------------------------------------------------------------------------------------------------
+
+Modality = Literal["image", "audio", "video", "prompt"]
+Source = Literal["data", "http", "other", "none", "embeds"]
+
+@final
+class Item:
+    """One media part of a request."""
+
+    @property
+    def modality(self) -> Modality: ...
+    @property
+    def source(self) -> Source:
+        """`data`: a data URL or inline base64; `http`: http(s) URL; `other`: another scheme; `none`: null or empty, a
+        uuid-only reference; `embeds`: any `*_embeds` part."""
+    @property
+    def span(self) -> tuple[int, int]:
+        """Byte range of the part's object, braces included."""
+    @property
+    def url(self) -> str | None:
+        """The URL, unescaped, for `http` and `other`; None otherwise."""
+    @property
+    def client_uuid(self) -> bool:
+        """The part carries a `uuid` member."""
+    @property
+    def param(self) -> str:
+        """Where it stands, for messages: `messages[0].content[1]`."""
+
+@final
+class Scan:
+    """What one pass over a JSON body found. Spans are byte ranges of the body."""
+
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def max_tokens(self) -> int | None:
+        """`max_completion_tokens`, else `max_tokens`, else `max_output_tokens`."""
+    @property
+    def n(self) -> int: ...
+    @property
+    def items(self) -> list[Item]: ...
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of all strings under messages, input and prompt that are not media."""
+    @property
+    def fields(self) -> list[str]:
+        """Names of the top-level members, in order."""
+    def raw(self, body: bytes | bytearray, name: str) -> bytes | None:
+        """The value of a top-level member exactly as sent."""
+    def edit(self) -> Edits: ...
+    @property
+    def client_uuids(self) -> bool:
+        """Any item carries a `uuid` of the client."""
+
+def scan(body: bytes | bytearray, max_depth: int = 128, max_items: int = 1024) -> Scan:
+    """One validating pass (RFC 8259, UTF-8), GIL released when the body is long.
+
+    Raises BodyError: `invalid_json` with the byte offset (also a body that is no object, lone surrogate escapes are
+    accepted), `invalid_value` with `param` for a wrong type of model, stream, max_tokens or n, for a repeated member
+    among those the router reads or writes, and for more than `max_items` media parts or `max_depth` levels.
+    """
+
+@final
+class Edits:
+    """Byte edits of one scanned body. Later calls for the same place replace earlier ones."""
+
+    def set(self, name: str, value: bytes) -> None:
+        """Give a top-level member this JSON value; inserted as the first member when absent."""
+    def remove(self, name: str) -> None:
+        """Remove a top-level member if present."""
+    def set_uuid(self, index: int, uuid: str | None) -> None:
+        """Overwrite, insert or (None) remove the `uuid` of media part `index`."""
+    def set_item(self, index: int, part: bytes) -> None:
+        """Replace the whole object of media part `index`."""
+    def apply(self, body: bytes | bytearray) -> tuple[list[bytes | memoryview], int]:
+        """The edited body as pieces in order and their total length. Unchanged ranges of 32 KiB and more are views of
+        `body`, everything else is copied together."""
+
+def item_pieces(body: bytes | bytearray, item: Item, uuid: str) -> list[bytes | memoryview]:
+    """The object of one media part with its `uuid` set, as pieces like `Edits.apply` (for the encode stage)."""
+
+# --- media identity ---------------------------------------------------------------------------------------------------
+
+def media_ids(body: bytes | bytearray, scan: Scan, salt: bytes) -> list[str | None]:
+    """Content identity of every item: 64 lower-case hex characters of BLAKE3 over framed salt, modality and the encoded
+    picture bytes (base64 decoded, tolerant as browsers are); None for items whose bytes are not in the body.
+    GIL released. Raises BodyError `invalid_value` naming the item for a payload that is not base64."""
+
+def derive_id(parts: Sequence[bytes]) -> str:
+    """64 lower-case hex characters of BLAKE3 over length-framed parts."""
+
+# --- load accounting --------------------------------------------------------------------------------------------------
+
+@final
+class Load:
+    """Predicted outstanding work and request count of one worker. Thread safe."""
+
+    def __init__(self, weight: float = 1.0) -> None: ...
+    @property
+    def outstanding(self) -> float: ...
+    @property
+    def active(self) -> int: ...
+    @property
+    def weight(self) -> float: ...
+    def lease(self, cost: float) -> Lease: ...
+
+@final
+class Lease:
+    """Holds `cost` on a `Load` until released; dropping the last reference releases it too, so it cannot leak."""
+
+    def release(self) -> None:
+        """Idempotent."""
+    @property
+    def released(self) -> bool: ...
+
+def least_loaded(loads: Sequence[Load], cost: float) -> int:
+    """Index of the load with the least (outstanding + cost) / weight; ties are broken at random. -1 when empty."""
