@@ -1,0 +1,3 @@
+//! Load of the workers.
+
+pub mod load;
