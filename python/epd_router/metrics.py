@@ -1,0 +1,101 @@
+"""Every metric once. Names and labels are the field's; the reference page is generated from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from epd_router import __version__
+
+if TYPE_CHECKING:
+    from epd_router.workers import Fleet
+
+DURATIONS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0)
+MAX_MODELS = 1000  # label values; beyond them `other`
+
+
+class Metrics:
+    """The router's instruments, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "epd_router_requests", "Requests answered", ["model", "decision", "status_class"], registry=registry
+        )
+        self.errors = Counter("epd_router_errors", "Errors answered by the router itself", ["code"], registry=registry)
+        self.duration = Histogram(
+            "epd_router_request_duration_seconds", "Whole request", ["decision"], buckets=DURATIONS, registry=registry
+        )
+        self.first_token = Histogram(
+            "epd_router_time_to_first_token_seconds",
+            "Until the first byte of the answer",
+            ["decision"],
+            buckets=FIRST_TOKEN,
+            registry=registry,
+        )
+        self.in_flight = Gauge("epd_router_in_flight", "Requests being served", registry=registry)
+        self.stage_duration = Histogram(
+            "epd_router_stage_duration_seconds", "One stage of a request", ["stage"], buckets=DURATIONS, registry=registry
+        )
+        self.encode_requests = Counter(
+            "epd_router_encode_requests", "Requests sent to encode workers", ["worker"], registry=registry
+        )
+        self.embeddings = Counter(
+            "epd_router_embedding_lookups", "Media whose embedding was looked up", ["result"], registry=registry
+        )
+        self.media = Counter("epd_router_media_items", "Media parts received", ["modality", "source"], registry=registry)
+        self.retries = Counter("epd_router_retries", "Stages tried again", ["stage", "reason"], registry=registry)
+        self.degraded = Counter("epd_router_degraded_requests", "Requests served degraded", ["reason"], registry=registry)
+        self.build = Gauge("epd_router_build_info", "Always 1", ["version"], registry=registry)
+        self.build.labels(__version__).set(1)
+        self._models: dict[str, str] = {}
+
+    def model_label(self, model: str | None) -> str:
+        """A bounded label value for a model name."""
+        name = model or ""
+        if name not in self._models and len(self._models) >= MAX_MODELS:
+            return "other"
+        return self._models.setdefault(name, name)
+
+    def watch(self, fleet: Fleet) -> None:
+        """Show the worker table."""
+        self.registry.register(FleetCollector(fleet))
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)
+
+
+class FleetCollector(Collector):
+    """Reads the worker table when scraped, so that no request pays for it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def describe(self) -> Iterator[Metric]:
+        """The families without samples."""
+        return iter(self._families())
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample for each worker."""
+        healthy, outstanding, active = families = self._families()
+        for worker in self._fleet:
+            labels = [worker.id, worker.role.value]
+            healthy.add_metric(labels, float(worker.healthy))
+            outstanding.add_metric(labels, worker.load.outstanding)
+            active.add_metric(labels, worker.load.active)
+        return iter(families)
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+        labels = ["worker", "stage"]
+        return (
+            GaugeMetricFamily("epd_router_worker_healthy", "1 when the worker may be given work", labels=labels),
+            GaugeMetricFamily("epd_router_worker_load", "Predicted outstanding work, tokens", labels=labels),
+            GaugeMetricFamily("epd_router_worker_active_requests", "Requests at the worker", labels=labels),
+        )

@@ -1,0 +1,82 @@
+"""Worker URLs with labels: `http://host:8001,weight=2,node=a`."""
+
+from __future__ import annotations
+
+import dataclasses
+from urllib.parse import urlsplit
+
+from epd_router.errors import ConfigError
+
+NUMBERS = ("bootstrap", "kv_port", "tp", "pp")
+TEXTS = ("node", "engine_id", "kv_host")
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerSpec:
+    """One worker as configured. `weight` is relative capacity; the KV labels serve connectors that need them."""
+
+    url: str
+    weight: float = 1.0
+    node: str = ""
+    engine_id: str = ""
+    kv_host: str = ""
+    kv_port: int = 5600
+    tp: int = 1
+    pp: int = 1
+    bootstrap: int = 0
+
+    @property
+    def id(self) -> str:
+        """`host:port`, how the worker is named in headers, logs and metrics."""
+        return urlsplit(self.url).netloc
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def parse_worker_list(text: str) -> tuple[WorkerSpec, ...]:
+    """Workers from a comma separated list; `key=value` labels and a bare bootstrap port follow their URL."""
+    specs: list[WorkerSpec] = []
+    for piece in (word.strip() for word in text.split(",")):
+        if not piece or piece in {"disable", "none"}:
+            continue
+        if "://" in piece.split("=", 1)[0]:
+            specs.append(WorkerSpec(normalise(piece)))
+        elif not specs:
+            raise ConfigError(f"{piece!r} is not a worker URL (http://host:port)")
+        else:
+            specs[-1] = dataclasses.replace(specs[-1], **_label(piece))
+    if len({spec.url for spec in specs}) != len(specs):
+        raise ConfigError("a worker URL is given twice")
+    return tuple(specs)
+
+
+def normalise(url: str) -> str:
+    """`scheme://host:port` without path. Raises ConfigError for anything a worker cannot be."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or parts.username:
+        raise ConfigError(f"{url!r} is not a worker URL (http://host:port)")
+    if parts.path.rstrip("/") or parts.query or parts.fragment:
+        raise ConfigError(f"{url!r}: a worker URL has no path")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def _label(piece: str) -> dict[str, object]:
+    key, _, value = piece.partition("=")
+    if piece.isdigit():
+        return {"bootstrap": int(piece)}
+    if key in TEXTS:
+        return {key: value}
+    try:
+        if key in NUMBERS:
+            return {key: int(value)}
+        if key == "weight" and 0 < float(value) < float("inf"):
+            return {key: float(value)}
+    except ValueError:
+        pass
+    raise ConfigError(f"{piece!r} is not a worker label (weight=, {'=, '.join((*TEXTS, *NUMBERS))}=)")
