@@ -67,6 +67,7 @@ class Embeddings:
         if entry.encode is None:
             entry.ready = None
             entry.encode = self._loop.create_task(self._run(media_id, entry, encode))
+            entry.encode.add_done_callback(_retrieve)
         task = entry.encode
         entry.waiters += 1
         try:
@@ -115,3 +116,9 @@ class Embeddings:
 def name(media_id: str, generation: int) -> str:
     """The uuid of a media id: itself, until an encode of it went wrong."""
     return media_id if not generation else derive_id([media_id.encode(), b"generation %d" % generation])
+
+
+def _retrieve(task: asyncio.Task[Embedding]) -> None:
+    """A failed encode that nobody waits for any more is no unhandled error."""
+    if not task.cancelled():
+        task.exception()

@@ -119,12 +119,6 @@ class Settings:
         choice("auto", "nixl-push", "mooncake"),
         "how KV moves from prefill to decode; auto covers NIXL pull and stores",
     )
-    ec_connector: str = option(
-        "engine", "auto", choice("auto", "mooncake"), "how embeddings move; auto covers a shared store and NIXL peers"
-    )
-    ec_consumer_zmq_addrs: tuple[str, ...] = option(
-        "engine", (), words, "Mooncake EC: control address of each consumer, in the order of the workers"
-    )
     mooncake_bootstrap_port: int = option(
         "engine", 8998, int, "Mooncake KV: bootstrap port of prefill workers", env=["VLLM_MOONCAKE_BOOTSTRAP_PORT"]
     )
@@ -169,7 +163,7 @@ class Settings:
     health_success_threshold: int = option("health", 1, int, "good probes that bring a worker back")
 
     api_key: tuple[str, ...] = option("auth", (), words, "keys clients must show; none asked for when empty", repeat=True)
-    admin_api_key: str = option("auth", "", str, "key for changing the worker list; refused from outside when empty")
+    admin_api_key: str = option("auth", "", str, "key for changing the worker list (default: the client keys)")
     worker_api_key: str = option("auth", "", str, "key sent to workers")
 
     log_level: str = option(

@@ -82,11 +82,12 @@ class Relay:
     """
 
     __slots__ = (
-        "_decoder", "_exchange", "_extra", "_flow", "_framer", "_kept", "_streaming", "_transport", "committed",
+        "_decoder", "_exchange", "_extra", "_flow", "_framer", "_keep_failures", "_kept", "_streaming", "_transport", "committed",
         "done", "first_byte_at", "head",
     )  # fmt: skip
 
-    def __init__(self, exchange: Exchange, extra_headers: bytes) -> None:
+    def __init__(self, exchange: Exchange, extra_headers: bytes, *, keep_failures: bool = True) -> None:
+        self._keep_failures = keep_failures
         self._exchange = exchange
         self._transport = exchange.transport
         self._extra = extra_headers
@@ -111,7 +112,7 @@ class Relay:
         self._framer = framer
         self._flow = flow
         self._streaming = head.event_stream
-        if head.status in RETRYABLE:
+        if self._keep_failures and head.status in RETRYABLE:
             self._keep()
 
     def on_body(self, data: bytes) -> None:

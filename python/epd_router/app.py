@@ -1,0 +1,168 @@
+"""Every path that is not hot: health, models, metrics, the worker list. Plain aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import orjson
+from aiohttp import web
+
+from epd_router import __version__
+from epd_router.auth import matches
+from epd_router.errors import ClientError, ConfigError, EpdRouterError
+from epd_router.pipeline import INFERENCE
+from epd_router.urls import WorkerSpec, parse_worker_list
+from epd_router.workers import Role
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+
+    from epd_router.server import Server
+    from epd_router.workers import Worker
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def build_app(server: Server) -> web.Application:
+    """The application of one server."""
+    admin = Admin(server)
+    app = web.Application(middlewares=[errors_as_json], client_max_size=1 << 20)
+    for path in ("/health", "/readiness", "/readyz", "/ping"):
+        app.router.add_get(path, admin.readiness)
+    for path in ("/liveness", "/healthz"):
+        app.router.add_get(path, admin.liveness)
+    app.router.add_get("/v1/models", admin.models)
+    app.router.add_get("/metrics", admin.metrics)
+    app.router.add_get("/version", admin.version)
+    app.router.add_get("/workers", admin.workers)
+    app.router.add_post("/workers", admin.add)
+    app.router.add_delete("/workers/{id}", admin.remove)
+    app.router.add_post("/workers/{id}/drain", admin.drain)
+    return app
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors as OpenAI error objects."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as error:
+        return answer(ClientError("method_not_allowed", f"{request.method} {request.path}"), error.headers.get("allow"))
+    except web.HTTPNotFound:
+        if request.path in INFERENCE:
+            return answer(ClientError("method_not_allowed", f"{request.method} {request.path}"), "POST")
+        return answer(ClientError("unknown_url", f"no such path: {request.method} {request.path}"))
+    except web.HTTPRequestEntityTooLarge as error:
+        return answer(ClientError("payload_too_large", error.text or "too large"))
+    except EpdRouterError as error:
+        return answer(error)
+
+
+def answer(error: EpdRouterError, allow: str | None = None) -> web.Response:
+    """The response for an error."""
+    headers = {"x-epd-router-error-code": error.code} | ({"allow": allow} if allow else {})
+    return web.Response(status=error.status, body=error.json(), content_type="application/json", headers=headers)
+
+
+def json_response(value: object, status: int = 200) -> web.Response:
+    """JSON by orjson."""
+    return web.Response(status=status, body=orjson.dumps(value), content_type="application/json")
+
+
+class Admin:
+    """The handlers."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def liveness(self, request: web.Request) -> web.Response:
+        """The process answers."""
+        return json_response({"status": "ok"})
+
+    async def readiness(self, request: web.Request) -> web.Response:
+        """Every stage of the configured topology has a healthy worker."""
+        server = self._server
+        missing = [role.value for role in server.fleet.missing_roles()]
+        if server.draining:
+            return json_response({"status": "draining"}, 503)
+        status = {"status": "missing" if missing else "ready", "topology": server.fleet.topology.name, "missing": missing}
+        return json_response(status, 503 if missing else 200)
+
+    async def models(self, request: web.Request) -> web.Response:
+        """The models of all workers, each once, as the workers describe them."""
+        cards: dict[str, bytes] = {}
+        for worker in self._server.fleet:
+            if worker.role is not Role.ENCODE:
+                cards |= {name: card for name, card in zip(worker.models, worker.cards, strict=False) if name not in cards}
+        body = b'{"object":"list","data":[%s]}' % b",".join(cards.values())
+        return web.Response(body=body, content_type="application/json")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus exposition."""
+        return web.Response(body=self._server.metrics.render(), headers={"content-type": METRICS_TYPE})
+
+    async def version(self, request: web.Request) -> web.Response:
+        """The router's version."""
+        return json_response({"version": __version__})
+
+    async def workers(self, request: web.Request) -> web.Response:
+        """The worker table."""
+        return json_response({"workers": [describe(worker) for worker in self._server.fleet]})
+
+    async def add(self, request: web.Request) -> web.Response:
+        """Take a worker in: `{"url", "role", "weight"?, "node"?}`."""
+        self._authorize(request)
+        try:
+            document = orjson.loads(await request.read())
+            role = Role(document["role"])
+            labels = "".join(f",{key}={document[key]}" for key in ("weight", "node") if key in document)
+            (spec,) = parse_worker_list(f"{document['url']}{labels}")
+            worker = self._server.add_worker(spec, role)
+        except ConfigError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise ClientError("invalid_value", f"a worker is {{url, role}}; {error!r}") from None
+        return json_response(describe(worker), 201)
+
+    async def remove(self, request: web.Request) -> web.Response:
+        """Forget a worker; its requests go on."""
+        self._authorize(request)
+        self._server.remove_worker(request.match_info["id"])
+        return json_response({"removed": request.match_info["id"]})
+
+    async def drain(self, request: web.Request) -> web.Response:
+        """Give a worker no new requests and wait until it has none (at most `?timeout=` seconds)."""
+        self._authorize(request)
+        worker = self._server.fleet.get(request.match_info["id"])
+        worker.draining = True
+        self._server.fleet.changed()
+        end = self._server.loop.time() + float(request.query.get("timeout", "30"))
+        while worker.load.active and self._server.loop.time() < end:
+            await asyncio.sleep(0.05)
+        return json_response(describe(worker))
+
+    def _authorize(self, request: web.Request) -> None:
+        settings = self._server.settings
+        keys = (settings.admin_api_key,) if settings.admin_api_key else settings.api_key
+        if keys and not matches(request.headers.get("authorization"), keys):
+            raise ClientError("invalid_api_key", "no valid admin key")
+
+
+def describe(worker: Worker) -> dict[str, object]:
+    """A worker for people and tools."""
+    spec: WorkerSpec = worker.spec
+    return {
+        "id": worker.id,
+        "url": spec.url,
+        "role": worker.role.value,
+        "healthy": worker.healthy,
+        "draining": worker.draining,
+        "models": list(worker.models),
+        "version": ".".join(map(str, worker.version)),
+        "weight": spec.weight,
+        "node": spec.node,
+        "active": worker.load.active,
+        "outstanding": worker.load.outstanding,
+        "error": worker.last_error,
+    }

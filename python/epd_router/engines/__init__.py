@@ -1,0 +1,1 @@
+"""Engine dialects: what an engine must be told so that each stage does its part."""

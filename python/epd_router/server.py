@@ -1,0 +1,186 @@
+"""The router as a running server: wires the parts, listens, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from typing import TYPE_CHECKING
+
+import aiohttp
+from aiohttp import web
+
+from epd_router._core import Load
+from epd_router.app import build_app
+from epd_router.deadlines import Sweeper
+from epd_router.embeddings import Embeddings
+from epd_router.engines import vllm
+from epd_router.errors import ConfigError, EpdRouterError
+from epd_router.health import HealthMonitor
+from epd_router.ingress import Exchange, Ingress
+from epd_router.metrics import Metrics
+from epd_router.pipeline import INFERENCE, Pipeline
+from epd_router.relay import Relay
+from epd_router.upstream import Endpoint, LocalEndpoint, dispatch
+from epd_router.workers import Fleet, Role, Worker, configured
+
+if TYPE_CHECKING:
+    from epd_router.options import Settings
+    from epd_router.urls import WorkerSpec
+
+log = logging.getLogger(__name__)
+TICK = 0.25  # seconds by which a deadline may be late
+
+
+class Server:
+    """One router. Use `start`, then `stop`; both on the loop it serves on."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.sweeper = Sweeper(self.loop, min(TICK, settings.connect_timeout_secs))
+        self.metrics = Metrics()
+        self.fleet = Fleet()
+        self.embeddings = Embeddings(settings.embedding_ttl_secs, settings.embedding_index_entries)
+        self.health = HealthMonitor(self.fleet, settings, self._worker_changed)
+        self.pipeline = Pipeline(
+            settings, self.fleet, self.health, self.embeddings, self.metrics, vllm.driver(settings, fetch)
+        )
+        self.metrics.watch(self.fleet)
+        self.port = 0
+        self.draining = False
+        self._connections: set[Ingress] = set()
+        self._server: asyncio.Server | None = None
+        self._runner: web.AppRunner | None = None
+        self._local: LocalEndpoint | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        for role, specs in configured(settings).items():
+            for spec in specs:
+                self.fleet.add(self.make_worker(spec, role))
+
+    def make_worker(self, spec: WorkerSpec, role: Role) -> Worker:
+        """A worker with its connections and load."""
+        endpoint = Endpoint(
+            spec.url,
+            self.sweeper,
+            connect_timeout=self.settings.connect_timeout_secs,
+            keepalive=self.settings.worker_keepalive_secs,
+        )
+        self.sweeper.add(endpoint)
+        return Worker(spec, role, endpoint, Load(spec.weight))
+
+    def add_worker(self, spec: WorkerSpec, role: Role) -> Worker:
+        """Take a worker in while running. Raises ConfigError."""
+        worker = self.make_worker(spec, role)
+        self.fleet.add(worker)
+        self.health.watch(worker)
+        return worker
+
+    def remove_worker(self, worker_id: str) -> None:
+        """Forget a worker while running."""
+        worker = self.fleet.remove(worker_id)
+        self.health.forget(worker)
+        self.sweeper.discard(worker.endpoint)
+
+    def _worker_changed(self, worker: Worker) -> None:
+        if not worker.healthy:
+            worker.endpoint.close()
+            if worker.role is Role.ENCODE:
+                self.embeddings.encoder_restarted(worker.id)
+
+    async def start(self) -> None:
+        """Listen. `port` tells where."""
+        self._runner = web.AppRunner(build_app(self), handle_signals=False, keepalive_timeout=3600)
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._local = LocalEndpoint(self._runner.server, self.sweeper, keepalive=60.0)
+        self.sweeper.add(self._local)
+        self.sweeper.start()
+        await self.health.start()
+        self._server = await self.loop.create_server(
+            lambda: Ingress(self.handle, self.settings, self._opened, self._closed),
+            self.settings.host,
+            self.settings.port,
+            ssl=tls_context(self.settings),
+            backlog=2048,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        log.info("listening on %s:%d, %s", self.settings.host, self.port, self.fleet.topology.name)
+
+    def _opened(self, connection: Ingress) -> None:
+        self._connections.add(connection)
+        self.sweeper.add(connection)
+
+    def _closed(self, connection: Ingress) -> None:
+        self._connections.discard(connection)
+        self.sweeper.discard(connection)
+
+    def handle(self, exchange: Exchange) -> None:
+        """Inference goes to the pipeline, everything else to the aiohttp application."""
+        head = exchange.head
+        if head.path in INFERENCE and head.method == "POST":
+            self.pipeline.serve(exchange)
+            return
+        task = self.loop.create_task(self._hand_over(exchange))
+        exchange.cancel = task.cancel
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _hand_over(self, exchange: Exchange) -> None:
+        assert self._local is not None
+        head = exchange.head
+        authorization = head.authorization
+        lines = b"%s %s HTTP/1.1\r\nhost: epd-router\r\n%s%scontent-length: %d\r\n\r\n" % (
+            head.method.encode(),
+            head.target.encode("latin-1"),
+            head.forward,
+            b"" if authorization is None else b"authorization: %s\r\n" % authorization.encode("latin-1"),
+            len(exchange.body),
+        )
+        relay = Relay(exchange, b"", keep_failures=False)
+        pieces = [lines, exchange.body] if exchange.body else [lines]
+        error = await dispatch(
+            self._local, pieces, relay, (self.loop.time() + 60.0, 60.0), head_only=head.method == "HEAD"
+        )
+        if error is not None and not relay.committed:
+            exchange.fail(EpdRouterError("internal_error", str(error)))
+
+    async def stop(self) -> None:
+        """Stop listening, finish what is in flight, close."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        await self.pipeline.drain(self.settings.drain_timeout_secs)
+        for connection in tuple(self._connections):
+            connection.transport.close()
+        await self.health.stop()
+        for worker in self.fleet:
+            worker.endpoint.close()
+        if self._local is not None:
+            self._local.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self.sweeper.stop()
+        if self._server is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._server.wait_closed(), 1.0)
+
+
+async def fetch(url: str) -> bytes:
+    """GET a small answer of an engine's side server."""
+    timeout = aiohttp.ClientTimeout(total=5)
+    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, raise_for_status=True) as response:
+        return await response.read()
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The server's TLS, if configured. Raises ConfigError."""
+    if not settings.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--tls-cert: {error}") from error
+    return context
