@@ -1,7 +1,30 @@
 """Types of the Rust extension: byte work that must not hold the event loop or the GIL."""
 
 from collections.abc import Sequence
-from typing import Literal, final
+from typing import Literal, Self, final
+
+__all__ = [
+    "BodyError",
+    "ChunkedDecoder",
+    "Edits",
+    "Framer",
+    "HttpError",
+    "Item",
+    "Lease",
+    "Load",
+    "RequestHead",
+    "ResponseHead",
+    "Scan",
+    "__version__",
+    "derive_id",
+    "error_table",
+    "item_pieces",
+    "least_loaded",
+    "media_ids",
+    "parse_request_head",
+    "parse_response_head",
+    "scan",
+]
 
 __version__: str
 
@@ -113,7 +136,7 @@ class Framer:
     whole event (blank line) that is also a chunk boundary, so that an own event may follow.
     """
 
-    def __init__(self, content_length: int | None, chunked: bool, sse: bool) -> None: ...
+    def __new__(cls, content_length: int | None, chunked: bool, sse: bool) -> Self: ...
     def feed(self, data: bytes) -> int:
         """Take the next bytes; return how many of all bytes fed so far may be passed on (monotonic). Without `sse` that is
         all of the body. With `sse` bytes after the last cut are held until the next one, but never more than 1 MiB.
@@ -135,7 +158,7 @@ class Framer:
 class ChunkedDecoder:
     """Decodes a chunked body incrementally. Chunk extensions and trailers are skipped, bounded at 16 KiB."""
 
-    def __init__(self, limit: int) -> None:
+    def __new__(cls, limit: int) -> Self:
         """`limit`: most payload bytes; beyond it HttpError `payload_too_large`."""
     def feed(self, data: bytes | bytearray | memoryview) -> bytes:
         """Payload bytes of `data` (a memoryview must be contiguous)."""
@@ -147,17 +170,17 @@ class ChunkedDecoder:
 
 # --- body -------------------------------------------------------------------------------------------------------------
 
-Modality = Literal["image", "audio", "video", "prompt"]
-Source = Literal["data", "http", "other", "none", "embeds"]
+_Modality = Literal["image", "audio", "video", "prompt"]
+_Source = Literal["data", "http", "other", "none", "embeds"]
 
 @final
 class Item:
     """One media part of a request."""
 
     @property
-    def modality(self) -> Modality: ...
+    def modality(self) -> _Modality: ...
     @property
-    def source(self) -> Source:
+    def source(self) -> _Source:
         """`data`: a data URL or inline base64; `http`: http(s) URL; `other`: another scheme; `none`: null or empty, a
         uuid-only reference; `embeds`: any `*_embeds` part."""
     @property
@@ -244,7 +267,7 @@ def derive_id(parts: Sequence[bytes]) -> str:
 class Load:
     """Predicted outstanding work and request count of one worker. Thread safe."""
 
-    def __init__(self, weight: float = 1.0) -> None: ...
+    def __new__(cls, weight: float = 1.0) -> Self: ...
     @property
     def outstanding(self) -> float: ...
     @property
