@@ -11,11 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from PIL import Image
-
 from epd_router import options
 from epd_router.mock import Cluster, EngineConfig
 from epd_router.server import Server
+from PIL import Image
 
 Started = Callable[..., AbstractAsyncContextManager[tuple[Server, Cluster]]]
 

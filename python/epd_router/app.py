@@ -86,7 +86,11 @@ class Admin:
         missing = [role.value for role in server.fleet.missing_roles()]
         if server.draining:
             return json_response({"status": "draining"}, 503)
-        status = {"status": "missing" if missing else "ready", "topology": server.fleet.topology.name, "missing": missing}
+        status = {
+            "status": "missing" if missing else "ready",
+            "topology": server.fleet.topology.name,
+            "missing": missing,
+        }
         return json_response(status, 503 if missing else 200)
 
     async def models(self, request: web.Request) -> web.Response:

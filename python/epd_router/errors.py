@@ -48,9 +48,7 @@ class EpdRouterError(Exception):
 
     def json(self) -> bytes:
         """The OpenAI error object."""
-        return orjson.dumps(
-            {"error": {"message": self.message, "type": self.kind.type, "param": self.param, "code": self.code}}
-        )
+        return orjson.dumps({"error": {"message": self.message, "type": self.kind.type, "param": self.param, "code": self.code}})
 
 
 class ConfigError(EpdRouterError, ValueError):

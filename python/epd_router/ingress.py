@@ -57,7 +57,18 @@ class Flow(Protocol):
 class Exchange:
     """One request and the way to answer it. `body` must not be changed once served."""
 
-    __slots__ = ("_connection", "body", "cancel", "explain", "head", "producer", "request_id", "started", "status", "transport")
+    __slots__ = (
+        "_connection",
+        "body",
+        "cancel",
+        "explain",
+        "head",
+        "producer",
+        "request_id",
+        "started",
+        "status",
+        "transport",
+    )
 
     def __init__(self, connection: Ingress, head: RequestHead, body: bytes | bytearray) -> None:
         self._connection = connection
@@ -135,7 +146,11 @@ class Ingress(asyncio.BufferedProtocol):
     )  # fmt: skip
 
     def __init__(
-        self, handler: Handler, limits: Limits, register: Callable[[Ingress], None], unregister: Callable[[Ingress], None]
+        self,
+        handler: Handler,
+        limits: Limits,
+        register: Callable[[Ingress], None],
+        unregister: Callable[[Ingress], None],
     ) -> None:
         self._handler = handler
         self._limits = limits
@@ -374,9 +389,9 @@ class Ingress(asyncio.BufferedProtocol):
             self.transport.close()
         elif phase in {Phase.HEAD, Phase.BODY, Phase.CHUNKED} and waited > self._limits.client_timeout_secs:
             self._refuse(ClientError("request_timeout", "the request did not arrive in time"))
-        elif phase is Phase.LINGER and waited > LINGER_SECS:
-            self.transport.abort()
-        elif phase is Phase.SERVING and self.paused and waited > self._limits.client_timeout_secs:
+        elif (phase is Phase.LINGER and waited > LINGER_SECS) or (
+            phase is Phase.SERVING and self.paused and waited > self._limits.client_timeout_secs
+        ):
             self.transport.abort()
 
     def _progress(self) -> int:
@@ -386,4 +401,3 @@ class Ingress(asyncio.BufferedProtocol):
         if self._target is not None:
             return len(self._target)
         return sum(map(len, self._parts)) + self._filled
-

@@ -35,9 +35,7 @@ class UrlGuard:
             elif item.source == "none":
                 raise MediaError("invalid_value", f"{item.param} holds no media", param=item.param)
             elif item.source == "embeds" and not self._trusted:
-                raise MediaError(
-                    "transfer_params_not_allowed", f"{item.param} holds precomputed embeddings", param=item.param
-                )
+                raise MediaError("transfer_params_not_allowed", f"{item.param} holds precomputed embeddings", param=item.param)
         if images > self._images:
             raise MediaError("invalid_value", f"{images} pictures, the limit is {self._images}", param="messages")
 
@@ -60,7 +58,7 @@ class UrlGuard:
 
 def is_private(host: str) -> bool:
     """A host that is an address outside the public Internet, in any spelling that resolvers take, or a local name."""
-    if host.endswith(LOCAL_NAMES) or "." not in host and ":" not in host and not host.isdigit() and not host.startswith("0x"):
+    if host.endswith(LOCAL_NAMES) or ("." not in host and ":" not in host and not host.isdigit() and not host.startswith("0x")):
         return True
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

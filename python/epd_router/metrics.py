@@ -40,7 +40,11 @@ class Metrics:
         )
         self.in_flight = Gauge("epd_router_in_flight", "Requests being served", registry=registry)
         self.stage_duration = Histogram(
-            "epd_router_stage_duration_seconds", "One stage of a request", ["stage"], buckets=DURATIONS, registry=registry
+            "epd_router_stage_duration_seconds",
+            "One stage of a request",
+            ["stage"],
+            buckets=DURATIONS,
+            registry=registry,
         )
         self.encode_requests = Counter(
             "epd_router_encode_requests", "Requests sent to encode workers", ["worker"], registry=registry

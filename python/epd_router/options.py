@@ -94,23 +94,22 @@ Workers = tuple[WorkerSpec, ...]
 class Settings:
     """The router's configuration. Times are seconds, sizes bytes."""
 
-    host: str = option("listen", "0.0.0.0", str, "address to listen on", aliases=["--http-host"])  # noqa: S104
+    host: str = option("listen", "0.0.0.0", str, "address to listen on", aliases=["--http-host"])
     port: int = option("listen", 8000, int, "port to listen on; 0 takes a free one", aliases=["--http-port"])
     tls_cert: str = option("listen", "", str, "PEM certificate chain; turns TLS on", aliases=["--ssl-certfile"])
     tls_key: str = option("listen", "", str, "PEM private key of --tls-cert", aliases=["--ssl-keyfile"])
 
     worker_urls: Workers = option(
-        "workers", (), parse_worker_list, "aggregated workers (all stages in one)", aliases=["--static-backends"], repeat=True
+        "workers",
+        (),
+        parse_worker_list,
+        "aggregated workers (all stages in one)",
+        aliases=["--static-backends"],
+        repeat=True,
     )
-    encode: Workers = option(
-        "workers", (), parse_worker_list, "encode workers", aliases=["--encode-servers-urls"], repeat=True
-    )
-    prefill: Workers = option(
-        "workers", (), parse_worker_list, "prefill workers", aliases=["--prefill-servers-urls"], repeat=True
-    )
-    decode: Workers = option(
-        "workers", (), parse_worker_list, "decode workers", aliases=["--decode-servers-urls"], repeat=True
-    )
+    encode: Workers = option("workers", (), parse_worker_list, "encode workers", aliases=["--encode-servers-urls"], repeat=True)
+    prefill: Workers = option("workers", (), parse_worker_list, "prefill workers", aliases=["--prefill-servers-urls"], repeat=True)
+    decode: Workers = option("workers", (), parse_worker_list, "decode workers", aliases=["--decode-servers-urls"], repeat=True)
     prefill_decode: Workers = option("workers", (), parse_worker_list, "workers that prefill and decode", repeat=True)
 
     kv_connector: str = option(
@@ -133,9 +132,7 @@ class Settings:
     )
     retries: int = option("engine", 2, int, "attempts after the first, per request", aliases=["--decode-retries"])
 
-    mm_allowed_media_domains: tuple[str, ...] = option(
-        "media", (), words, "hosts media URLs may name; all public ones when empty"
-    )
+    mm_allowed_media_domains: tuple[str, ...] = option("media", (), words, "hosts media URLs may name; all public ones when empty")
     mm_allow_private_media_hosts: bool = option("media", False, switch, "let media URLs name private addresses")
     mm_per_request_image_limit: int = option("media", 256, int, "most pictures in a request")
 
@@ -158,17 +155,15 @@ class Settings:
     drain_timeout_secs: float = option("timeouts", 30.0, seconds, "requests in flight at shutdown")
 
     health_check_interval_secs: float = option("health", 2.0, seconds, "between probes of a worker")
-    health_check_timeout_secs: float = option("health", 2.0, seconds, "answer of a probe")
-    health_failure_threshold: int = option("health", 2, int, "failed probes that take a worker out")
+    health_check_timeout_secs: float = option("health", 5.0, seconds, "answer of a probe")
+    health_failure_threshold: int = option("health", 3, int, "failed probes that take a worker out")
     health_success_threshold: int = option("health", 1, int, "good probes that bring a worker back")
 
     api_key: tuple[str, ...] = option("auth", (), words, "keys clients must show; none asked for when empty", repeat=True)
     admin_api_key: str = option("auth", "", str, "key for changing the worker list (default: the client keys)")
     worker_api_key: str = option("auth", "", str, "key sent to workers")
 
-    log_level: str = option(
-        "logs", "info", choice("debug", "info", "warning", "error"), "least severity to log"
-    )
+    log_level: str = option("logs", "info", choice("debug", "info", "warning", "error"), "least severity to log")
     log_format: str = option("logs", "text", choice("text", "json"), "one line per event, as text or JSON")
     log_requests: bool = option("logs", False, switch, "log the decision of every request", aliases=["--log-decisions"])
 
@@ -228,7 +223,11 @@ def load(arguments: Mapping[str, Any], environment: Mapping[str, str] = os.envir
 
 
 def _first(
-    name: str, declared: Declaration, arguments: Mapping[str, Any], environment: Mapping[str, str], file: Mapping[str, Any]
+    name: str,
+    declared: Declaration,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    file: Mapping[str, Any],
 ) -> tuple[str, Any]:
     if arguments.get(name) is not None:
         return flag(name), arguments[name]

@@ -69,11 +69,17 @@ FAILED = {
 }
 
 
-class StageFailure(Exception):
+class StageFailedError(Exception):
     """One stage of one attempt failed. `answer` is the worker's own, if it gave one."""
 
     def __init__(
-        self, stage: Stage, cause: Cause, message: str, *, worker: Worker | None = None, answer: tuple[int, bytes] | None = None
+        self,
+        stage: Stage,
+        cause: Cause,
+        message: str,
+        *,
+        worker: Worker | None = None,
+        answer: tuple[int, bytes] | None = None,
     ) -> None:
         super().__init__(message)
         self.stage = stage
@@ -123,7 +129,13 @@ class Pipeline:
     """Serves exchanges of the inference paths."""
 
     def __init__(
-        self, settings: Settings, fleet: Fleet, health: HealthMonitor, embeddings: Embeddings, metrics: Metrics, kv: vllm.KvDriver
+        self,
+        settings: Settings,
+        fleet: Fleet,
+        health: HealthMonitor,
+        embeddings: Embeddings,
+        metrics: Metrics,
+        kv: vllm.KvDriver,
     ) -> None:
         self._settings = settings
         self._fleet = fleet
@@ -268,7 +280,7 @@ class Pipeline:
             try:
                 await self._attempt(request)
                 return
-            except StageFailure as failure:
+            except StageFailedError as failure:
                 if self._relays(failure):
                     self._relay_failure(request, failure)
                     return
@@ -282,12 +294,17 @@ class Pipeline:
                 self._prepare_retry(request, failure)
 
     @staticmethod
-    def _relays(failure: StageFailure) -> bool:
+    def _relays(failure: StageFailedError) -> bool:
         return failure.rule.action is Action.RELAY and failure.answer is not None
 
-    def _prepare_retry(self, request: Request, failure: StageFailure) -> None:
+    def _prepare_retry(self, request: Request, failure: StageFailedError) -> None:
         self._metrics.retries.labels(failure.stage.value, failure.cause.value).inc()
-        log.info("request %s: %s failed (%s), trying again", request.exchange.request_id, failure.stage.value, failure.message)
+        log.info(
+            "request %s: %s failed (%s), trying again",
+            request.exchange.request_id,
+            failure.stage.value,
+            failure.message,
+        )
         if failure.worker is not None:
             request.avoid.append(failure.worker)
         if request.referenced and failure.cause in SUSPECT_REFERENCE:
@@ -297,7 +314,7 @@ class Pipeline:
                 self._embeddings.forget(media_id)
         request.advance(Event.RETRY)
 
-    def _give_up(self, request: Request, failure: StageFailure) -> None:
+    def _give_up(self, request: Request, failure: StageFailedError) -> None:
         code = failure.rule.code
         if not code and failure.answer is not None:
             self._relay_failure(request, failure)
@@ -306,7 +323,7 @@ class Pipeline:
         kind = StageTimeoutError if code == "stage_timeout" else WorkerError
         raise kind(code, f"{failure.stage.value}: {failure.message}", stage=failure.stage.value)
 
-    def _relay_failure(self, request: Request, failure: StageFailure) -> None:
+    def _relay_failure(self, request: Request, failure: StageFailedError) -> None:
         """The worker's own answer, status and message."""
         assert failure.answer is not None
         status, body = failure.answer
@@ -368,7 +385,8 @@ class Pipeline:
         request.decision.encode = []
         request.decision.reused = 0
         tasks = {
-            media_id: self._loop.create_task(self._encode_or_fall_back(request, media_id, item)) for media_id, item in unique.items()
+            media_id: self._loop.create_task(self._encode_or_fall_back(request, media_id, item))
+            for media_id, item in unique.items()
         }
         try:
             await asyncio.gather(*tasks.values())
@@ -389,7 +407,7 @@ class Pipeline:
             return known
         try:
             return await self._embeddings.get(media_id, lambda uuid: self._encode(request, item, uuid))
-        except StageFailure as failure:
+        except StageFailedError as failure:
             if failure.cause is Cause.CLIENT or not self._may_encode_locally():
                 raise
             reason = "encode_failed"
@@ -413,7 +431,7 @@ class Pipeline:
             worker, lease = picked
             try:
                 return await self._encode_at(request, item, uuid, worker)
-            except StageFailure as failure:
+            except StageFailedError as failure:
                 tried.append(worker)
                 if failure.rule.action is not Action.ENCODER or len(tried) > 1 or len(request.pools[Role.ENCODE]) < 2:
                     raise
@@ -435,12 +453,19 @@ class Pipeline:
         request.decision.encode.append(worker.id)
         leg = Collect()
         await self._call(
-            request, Stage.ENCODE, worker, pieces, leg, self._settings.encode_timeout_secs, request_id, "/v1/chat/completions"
+            request,
+            Stage.ENCODE,
+            worker,
+            pieces,
+            leg,
+            self._settings.encode_timeout_secs,
+            request_id,
+            "/v1/chat/completions",
         )
         try:
             return vllm.embedding(leg.body, uuid, worker.id)
         except vllm.DialectError as error:
-            raise StageFailure(Stage.ENCODE, Cause.ERROR, str(error), worker=worker) from error
+            raise StageFailedError(Stage.ENCODE, Cause.ERROR, str(error), worker=worker) from error
 
     # --- prefill and decode ---
 
@@ -497,13 +522,20 @@ class Pipeline:
         leg = Collect()
         path = request.exchange.head.path
         await self._call(
-            request, Stage.PREFILL, worker, pieces, leg, self._settings.prefill_timeout_secs, request.exchange.request_id, path
+            request,
+            Stage.PREFILL,
+            worker,
+            pieces,
+            leg,
+            self._settings.prefill_timeout_secs,
+            request.exchange.request_id,
+            path,
         )
         request.decision.prefill_ms = (self._loop.time() - started) * 1000
         try:
             return vllm.prefill_result(leg.body)
         except vllm.DialectError as error:
-            raise StageFailure(Stage.PREFILL, Cause.GATEWAY, str(error), worker=worker) from error
+            raise StageFailedError(Stage.PREFILL, Cause.GATEWAY, str(error), worker=worker) from error
 
     async def _decode(
         self, request: Request, found: list[Embedding | None], uuids: list[str], params: bytes | None, *, raw: bool
@@ -557,7 +589,7 @@ class Pipeline:
                 pieces, _ = edits.apply(request.body)
                 name = f"{request.exchange.request_id}:release"
                 await self._call(request, Stage.DECODE, worker, pieces, Collect(), 30.0, name, request.exchange.head.path)
-            except (StageFailure, EpdRouterError) as error:
+            except (StageFailedError, EpdRouterError) as error:
                 log.info("could not release blocks through decode: %s", error)
             finally:
                 lease.release()
@@ -622,9 +654,17 @@ class Pipeline:
     # --- calling workers ---
 
     async def _call(
-        self, request: Request, stage: Stage, worker: Worker, pieces: Pieces, leg: Collect, timeout: float, name: str, path: str
+        self,
+        request: Request,
+        stage: Stage,
+        worker: Worker,
+        pieces: Pieces,
+        leg: Collect,
+        timeout: float,
+        name: str,
+        path: str,
     ) -> None:
-        """Send an inner leg and keep its answer. Raises StageFailure for anything but success."""
+        """Send an inner leg and keep its answer. Raises StageFailedError for anything but success."""
         started = self._loop.time()
         error = await self._send(request, worker, pieces, leg, timeout, name, path)
         self._metrics.stage_duration.labels(stage.value).observe(self._loop.time() - started)
@@ -632,7 +672,14 @@ class Pipeline:
             raise self._failure(stage, worker, error, leg.status, leg.body, None)
 
     async def _send(
-        self, request: Request, worker: Worker, pieces: Pieces, leg: Collect | Relay, timeout: float, name: str, path: str
+        self,
+        request: Request,
+        worker: Worker,
+        pieces: Pieces,
+        leg: Collect | Relay,
+        timeout: float,
+        name: str,
+        path: str,
     ) -> UpstreamError | None:
         head = b"POST %s HTTP/1.1\r\nhost: %s\r\n%s%sx-request-id: %s\r\ncontent-length: %d\r\n\r\n" % (
             path.encode("latin-1"),
@@ -653,12 +700,12 @@ class Pipeline:
 
     def _failure(
         self, stage: Stage, worker: Worker, error: UpstreamError | None, status: int, body: bytes, event: bytes | None
-    ) -> StageFailure:
+    ) -> StageFailedError:
         if error is not None:
             self._note(worker, error)
-            return StageFailure(stage, CAUSES[error.cause], f"worker {worker.id}: {error}", worker=worker)
+            return StageFailedError(stage, CAUSES[error.cause], f"worker {worker.id}: {error}", worker=worker)
         if event is not None:  # an error as first event of a stream answers 200
             status, body = vllm.status_of_error(event), event
         cause = cause_of_status(status) or Cause.ERROR
         message = f"worker {worker.id} answered {status}: {vllm.error_message(body)}"
-        return StageFailure(stage, cause, message, worker=worker, answer=(status, body))
+        return StageFailedError(stage, cause, message, worker=worker, answer=(status, body))

@@ -44,9 +44,7 @@ class Server:
         self.fleet = Fleet()
         self.embeddings = Embeddings(settings.embedding_ttl_secs, settings.embedding_index_entries)
         self.health = HealthMonitor(self.fleet, settings, self._worker_changed)
-        self.pipeline = Pipeline(
-            settings, self.fleet, self.health, self.embeddings, self.metrics, vllm.driver(settings, fetch)
-        )
+        self.pipeline = Pipeline(settings, self.fleet, self.health, self.embeddings, self.metrics, vllm.driver(settings, fetch))
         self.metrics.watch(self.fleet)
         self.port = 0
         self.draining = False
@@ -140,9 +138,7 @@ class Server:
         )
         relay = Relay(exchange, b"", keep_failures=False)
         pieces = [lines, exchange.body] if exchange.body else [lines]
-        error = await dispatch(
-            self._local, pieces, relay, (self.loop.time() + 60.0, 60.0), head_only=head.method == "HEAD"
-        )
+        error = await dispatch(self._local, pieces, relay, (self.loop.time() + 60.0, 60.0), head_only=head.method == "HEAD")
         if error is not None and not relay.committed:
             exchange.fail(EpdRouterError("internal_error", str(error)))
 

@@ -257,9 +257,7 @@ class Endpoint:
             raise ConnectError(f"cannot connect to {self.host}:{self.port}: {reason(error)}") from error
 
     async def _open(self) -> UpstreamConnection:
-        _, connection = await self._loop.create_connection(
-            lambda: UpstreamConnection(self), self.host, self.port, ssl=self._tls
-        )
+        _, connection = await self._loop.create_connection(lambda: UpstreamConnection(self), self.host, self.port, ssl=self._tls)
         return connection
 
     def give_back(self, connection: UpstreamConnection) -> None:
@@ -322,8 +320,8 @@ async def dispatch(
             if connection is None:
                 try:
                     connection = await endpoint.connect()
-                except ConnectError as error:
-                    return error
+                except ConnectError as refused:
+                    return refused
             connection.send(pieces, leg, deadlines, head_only=head_only)
             error = await leg.done
             if error is None or not reused or connection.received or error.cause != "broken":

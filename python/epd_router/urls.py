@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 from urllib.parse import urlsplit
 
 from epd_router.errors import ConfigError
@@ -66,7 +67,7 @@ def normalise(url: str) -> str:
     return f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
 
 
-def _label(piece: str) -> dict[str, object]:
+def _label(piece: str) -> dict[str, Any]:
     key, _, value = piece.partition("=")
     if piece.isdigit():
         return {"bootstrap": int(piece)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from epd_router._core import Lease, Load, least_loaded
@@ -141,7 +141,7 @@ class Fleet:
         self._only: str | None = None
         self._topology = Topology(frozenset())
 
-    def __iter__(self) -> Iterable[Worker]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Worker]:
         return iter(tuple(self._workers.values()))
 
     def get(self, worker_id: str) -> Worker:

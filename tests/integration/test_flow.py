@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-
 from epd_router.mock import EngineConfig
+
 from tests.conftest import Started, chat, data_url, picture, settled
 
 RED, BLUE = data_url(picture("red")), data_url(picture("blue"))
@@ -72,7 +72,15 @@ async def test_concurrent_requests_for_one_picture_share_one_encode(started: Sta
 
 
 async def test_legs_are_what_the_engines_expect(started: Started) -> None:
-    body = chat("what?", RED, stream=True, stream_options={"include_usage": True}, min_tokens=2, logprobs=True, mm_processor_kwargs={"a": 1})
+    body = chat(
+        "what?",
+        RED,
+        stream=True,
+        stream_options={"include_usage": True},
+        min_tokens=2,
+        logprobs=True,
+        mm_processor_kwargs={"a": 1},
+    )
     async with started(encode=1, prefill=1, decode=1) as (server, cluster), aiohttp.ClientSession() as http:
         async with http.post(f"http://127.0.0.1:{server.port}/v1/chat/completions", json=body) as answer:
             assert answer.status == 200

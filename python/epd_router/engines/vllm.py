@@ -30,13 +30,63 @@ REFERENCES = (0, 28)  # first version whose consumers take references without me
 
 # Text and sampling: of no use to an encoder, or in its way.
 NOT_FOR_ENCODE = frozenset(
-    "messages prompt input stream stream_options max_tokens max_completion_tokens min_tokens n temperature top_p top_k min_p "
-    "stop stop_token_ids ignore_eos logprobs top_logprobs prompt_logprobs tools tool_choice parallel_tool_calls "
-    "response_format structured_outputs guided_json guided_regex guided_choice guided_grammar logit_bias seed user functions "
-    "function_call echo add_generation_prompt continue_final_message return_token_ids metadata store reasoning_effort "
-    "presence_penalty frequency_penalty repetition_penalty length_penalty best_of use_beam_search bad_words logits_processors "
-    "include_reasoning skip_special_tokens spaces_between_special_tokens documents ec_transfer_params "
-    "kv_transfer_params model".split()
+    [
+        "messages",
+        "prompt",
+        "input",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "min_tokens",
+        "n",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "logprobs",
+        "top_logprobs",
+        "prompt_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "logit_bias",
+        "seed",
+        "user",
+        "functions",
+        "function_call",
+        "echo",
+        "add_generation_prompt",
+        "continue_final_message",
+        "return_token_ids",
+        "metadata",
+        "store",
+        "reasoning_effort",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "length_penalty",
+        "best_of",
+        "use_beam_search",
+        "bad_words",
+        "logits_processors",
+        "include_reasoning",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "documents",
+        "ec_transfer_params",
+        "kv_transfer_params",
+        "model",
+    ]
 )
 # One worker must do all of it: what these ask for cannot be put together from two.
 WHOLE_ONLY = ("prompt_logprobs", "use_beam_search", "echo", "best_of")
@@ -141,16 +191,18 @@ def referable(scan: Scan, found: Sequence[Embedding | None], version: tuple[int,
     """Which items may go as references: those of modalities of which every item has metadata."""
     if version and version < REFERENCES:
         return [False] * len(found)
-    mixed = {
-        item.modality
-        for item, one in zip(scan.items, found, strict=True)
-        if one is None or one.metadata is None
-    }
+    mixed = {item.modality for item, one in zip(scan.items, found, strict=True) if one is None or one.metadata is None}
     return [item.modality not in mixed for item in scan.items]
 
 
 def write_media(
-    edits: Edits, scan: Scan, found: Sequence[Embedding | None], uuids: Sequence[str], version: tuple[int, ...], *, raw: bool
+    edits: Edits,
+    scan: Scan,
+    found: Sequence[Embedding | None],
+    uuids: Sequence[str],
+    version: tuple[int, ...],
+    *,
+    raw: bool,
 ) -> bool:
     """Name every item and put references where they are safe; True when no media is left in the body."""
     refer = [False] * len(found) if raw else referable(scan, found, version)

@@ -70,6 +70,7 @@ class Engine:
         self.active = 0
         self.port = 0
         self.boot = uuid.uuid4().hex
+        self._death: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -163,7 +164,7 @@ class Engine:
     def _die(self, request: web.Request) -> None:
         assert request.transport is not None
         request.transport.abort()
-        asyncio.get_running_loop().create_task(self.stop())
+        self._death = asyncio.get_running_loop().create_task(self.stop())
 
     async def _checked(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
@@ -254,7 +255,9 @@ class Engine:
         response.enable_chunked_encoding()
         await response.prepare(request)
         if fault == "error_event":
-            await response.write(event({"error": {"message": "injected", "type": "InternalServerError", "param": None, "code": 500}}))
+            await response.write(
+                event({"error": {"message": "injected", "type": "InternalServerError", "param": None, "code": 500}})
+            )
             await response.write(b"data: [DONE]\n\n")
             return response
         await response.write(event(chunk(body, {"role": "assistant", "content": ""}, None)))
@@ -343,7 +346,11 @@ def handles(name: str, boot: str, tokens: int) -> dict[str, Any]:
 
 def usage(prompt: Prompt, tokens: int) -> dict[str, Any]:
     """Token counts."""
-    details = {"cached_tokens": 0, "created_cache_tokens": 0, "multimodal_tokens": {"image": ITEM_TOKENS * len(prompt.media)}}
+    details = {
+        "cached_tokens": 0,
+        "created_cache_tokens": 0,
+        "multimodal_tokens": {"image": ITEM_TOKENS * len(prompt.media)},
+    }
     return {
         "prompt_tokens": prompt.tokens, "total_tokens": prompt.tokens + tokens, "completion_tokens": tokens,
         "prompt_tokens_details": details, "completion_tokens_details": None,

@@ -13,7 +13,28 @@ from typing import Any
 
 import aiohttp
 
-WORDS = "the a picture shows red blue green small large house tree car on under beside with and one two bright".split()
+WORDS = [
+    "the",
+    "a",
+    "picture",
+    "shows",
+    "red",
+    "blue",
+    "green",
+    "small",
+    "large",
+    "house",
+    "tree",
+    "car",
+    "on",
+    "under",
+    "beside",
+    "with",
+    "and",
+    "one",
+    "two",
+    "bright",
+]
 MEDIA = ("image_url", "video_url", "audio_url", "input_audio", "image_embeds", "video_embeds", "audio_embeds")
 ITEM_TOKENS = 64
 
