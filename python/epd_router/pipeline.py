@@ -312,6 +312,7 @@ class Pipeline:
             request.decision.degraded = "reference_failed"
             for media_id in request.ids:
                 self._embeddings.forget(media_id)
+        request.pools = self._fleet.pools(request.scan.model)
         request.advance(Event.RETRY)
 
     def _give_up(self, request: Request, failure: StageFailedError) -> None:

@@ -315,18 +315,19 @@ async def dispatch(
     """
     connection = endpoint.idle()
     reused = connection is not None
+    stale: UpstreamError | None = None
     try:
         while True:
             if connection is None:
                 try:
                     connection = await endpoint.connect()
                 except ConnectError as refused:
-                    return refused
+                    return stale or refused  # an engine that died of the first try refuses the second
             connection.send(pieces, leg, deadlines, head_only=head_only)
             error = await leg.done
             if error is None or not reused or connection.received or error.cause != "broken":
                 return error
-            connection, reused = None, False
+            connection, reused, stale = None, False, error
             leg.reset()
     except asyncio.CancelledError:
         if connection is not None:
