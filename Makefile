@@ -38,7 +38,7 @@ lint: $(VENV)/.built
 
 types: $(VENV)/.built
 	$(PY) -m mypy
-	MYPYPATH=python $(PY) -m mypy.stubtest epd_router._core --ignore-disjoint-bases --allowlist tests/stubtest-allowlist.txt
+	MYPYPATH=python $(PY) -m mypy.stubtest epd_router._core --ignore-disjoint-bases
 
 docs: $(VENV)/.built
 	$(PY) -m epd_router.reference

@@ -7,10 +7,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-
 from epd_router.failures import SUSPECT_REFERENCE, TABLE, Action, Cause, Stage
 from epd_router.mock import Cluster
 from epd_router.server import Server
+
 from tests.conftest import Started, chat, data_url, picture, settled
 
 RED = data_url(picture("red"))
@@ -58,7 +58,7 @@ async def test_with_nobody_else_the_request_fails_clearly(started: Started, stag
         code = document["error"]["code"]
         if not rule.code:
             assert (status, code) == (int(FAULT[cause]), int(FAULT[cause]))  # as the worker said it
-        elif cause is Cause.CONNECT and rule.action is Action.OTHER:
+        elif cause is Cause.CONNECT and rule.action in {Action.OTHER, Action.ENCODER}:
             assert (status, code) == (503, f"no_{stage.value}_worker" if stage is not Stage.WHOLE else "no_worker")
         else:
             assert (code, status) == (rule.code, 504 if rule.code == "stage_timeout" else 502)

@@ -112,7 +112,8 @@ async def test_every_encoder_reply_shape(started: Started, version: str) -> None
 
 
 async def test_the_body_reaches_an_aggregated_worker_unchanged(started: Started) -> None:
-    raw = b'{ "model":"tiny", "x_unknown": 1.50e+2,\n "messages":[{"role":"user","content":"h\\u00e9 \\ud83d\\ude00"}], "max_tokens": 2 }'
+    raw = b'{ "model":"tiny", "x_unknown": 1.50e+2,\n "messages":[{"role":"user",'
+    raw += b'"content":"h\\u00e9 \\ud83d\\ude00"}], "max_tokens": 2 }'
     async with started(aggregated=1) as (server, cluster), aiohttp.ClientSession() as http:
         async with http.post(f"http://127.0.0.1:{server.port}/v1/chat/completions", data=raw) as answer:
             assert answer.status == 200

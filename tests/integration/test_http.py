@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 import trustme
-
 from epd_router.mock import EngineConfig
+
 from tests.conftest import Started, chat, settled
 
 BODY = json.dumps(chat("hello")).encode()
@@ -166,7 +166,7 @@ async def test_stream_chunks_are_not_held_back(started: Started) -> None:
 
 async def test_a_slow_reader_pauses_the_engine(started: Started) -> None:
     big = EngineConfig(output_tokens=60_000)
-    async with started(big, aggregated=1) as (server, cluster):
+    async with started(big, aggregated=1) as (server, _):
         body = chat("x", stream=True)
         del body["max_tokens"]
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
