@@ -272,6 +272,7 @@ def test_events(end: bytes) -> None:
     stream = end.join([b": ping", b"", b"event: x", b"", b"id: 1", b"data:a", b"data: b", b"", b'data: { "error": {}}', b"", b""])
     for sizes in (1, 2, 3, 7, len(stream)):
         framer = Framer(None, False, True)
+        passed = 0
         for at in range(0, len(stream), sizes):
             passed = framer.feed(stream[at : at + sizes])
         assert passed == len(stream)
