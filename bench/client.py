@@ -128,6 +128,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def judge(self) -> str:
         """Give what is wrong with a complete answer, or nothing."""
+        if self.stream and self.length >= 0 and self.answer.status == 200:
+            return "a whole answer where a stream was asked for"
         if self.answer.status != 200:
             return f"status {self.answer.status}: {bytes(self.buffer[self.body_at : self.body_at + 300])!r}"
         return ""
@@ -135,7 +137,8 @@ class Connection(asyncio.BufferedProtocol):
 
 def dechunk(raw: bytes) -> bytes:
     """Give the payload of a complete chunked body."""
-    parts, at = [], 0
+    parts: list[bytes] = []
+    at = 0
     while True:
         end = raw.index(b"\r\n", at)
         size = int(raw[at:end].split(b";")[0], 16)

@@ -210,10 +210,15 @@ class EngineConnection(asyncio.BufferedProtocol):
             self.answer_stage(b'"do_remote_decode":', PREFILLED)
         elif self.role == "decode":
             self.answer_stage(b'"remote_block_ids":', ANSWER)
-        elif self.need < STREAM_PROBE_LIMIT and self.buffer.find(b'"stream":true', 0, self.need) >= 0:
+        elif self.wants_stream():
             self.start_stream()
         else:
             self.send(ANSWER)
+
+    def wants_stream(self) -> bool:
+        if self.need > STREAM_PROBE_LIMIT:
+            return False
+        return any(self.buffer.find(mark, 0, self.need) >= 0 for mark in (b'"stream": true', b'"stream":true'))
 
     def answer_stage(self, mark: bytes, answer: bytes) -> None:
         """Answer a leg that must carry transfer parameters; a leg without them is a fault of the router."""
