@@ -46,8 +46,11 @@ async def ready(server: Server) -> None:
 
 async def settled(server: Server) -> None:
     """Wait until nothing is served any more, then check that every counter is at zero."""
+    end = asyncio.get_running_loop().time() + 10
     while len(server.pipeline):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.005)
+        if asyncio.get_running_loop().time() > end:
+            raise AssertionError("\n".join(map(str, server.pipeline.tasks())))
     for worker in server.fleet:
         assert (worker.load.active, worker.load.outstanding) == (0, 0), worker.id
     assert server.metrics.registry.get_sample_value("epd_router_in_flight") == 0

@@ -152,6 +152,10 @@ class Pipeline:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is being served, for diagnosis."""
+        return list(self._tasks)
+
     def serve(self, exchange: Exchange) -> None:
         """Start serving; the client leaving cancels it."""
         task = self._loop.create_task(self._serve(exchange))
