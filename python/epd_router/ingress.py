@@ -168,7 +168,7 @@ class Ingress(asyncio.BufferedProtocol):
         self._parts: list[bytes] = []
         self._exchange: Exchange | None = None
         self._keep_alive = True
-        self._checked: tuple[Phase, float, int] = (Phase.IDLE, 0.0, 0)  # seen by the sweeper
+        self._checked: tuple[Phase, float, int] = (Phase.CLOSED, 0.0, 0)  # last seen by the sweeper: nothing yet
 
     # --- transport events ---
 

@@ -182,7 +182,7 @@ impl Scanner<'_> {
             match name.as_str() {
                 "model" => self.scan.model = self.text_value(&name)?,
                 "stream" => self.scan.stream = self.bool_value(&name)?,
-                "n" => self.scan.n = self.integer_value(&name)?.unwrap_or(1),
+                "n" => self.scan.n = self.integer_value(&name)?.filter(|&n| n > 0).unwrap_or(1),
                 "max_completion_tokens" | "max_tokens" | "max_output_tokens" => {
                     let rank = match name.as_str() {
                         "max_completion_tokens" => 3,
@@ -317,6 +317,10 @@ impl Scanner<'_> {
             part.members.push(Member { name, start, value, end: self.lexer.at });
         }
         let end = self.lexer.at;
+        if part.modality.is_some() && part.text.0.is_some() && part.source.0.is_some() {
+            let param = self.param(None);
+            return self.invalid(format!("{param} holds more than one medium"), param, part.start);
+        }
         let Some(item) = part.finish(self.lexer.text, end, || self.param(None)) else { return Ok(()) };
         if self.scan.items.len() >= self.limits.items {
             let message = format!("more than {} media parts", self.limits.items);
@@ -338,11 +342,12 @@ impl Scanner<'_> {
                 part.uuid = Some(part.members.len());
                 self.lexer.skip()
             }
-            "image_url" | "image_pil" => self.media(part, Modality::Image),
-            "audio_url" | "input_audio" => self.media(part, Modality::Audio),
-            "video_url" => self.media(part, Modality::Video),
+            "image_url" | "image_pil" => self.media(name, part, Modality::Image),
+            "audio_url" | "input_audio" => self.media(name, part, Modality::Audio),
+            "video_url" => self.media(name, part, Modality::Video),
             "source" => {
-                part.source = self.reference()?;
+                part.has_source = true;
+                part.source = self.reference(name)?;
                 Ok(())
             }
             "image_embeds" => self.embeds(part, Modality::Image),
@@ -364,8 +369,8 @@ impl Scanner<'_> {
         self.lexer.skip()
     }
 
-    fn media(&mut self, part: &mut Part, modality: Modality) -> Lexed<()> {
-        let found = self.reference()?;
+    fn media(&mut self, name: &str, part: &mut Part, modality: Modality) -> Lexed<()> {
+        let found = self.reference(name)?;
         if part.text.0.is_some() && found.0.is_some() {
             let param = self.param(None);
             return self.invalid(format!("{param} holds more than one medium"), param, self.lexer.at);
@@ -377,22 +382,38 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// A URL string, or an object with `url` or `data` (then bare base64).
-    fn reference(&mut self) -> Lexed<(Option<Str>, bool)> {
+    /// A URL string, or an object with `url` or `data` (then bare base64). Anything else but null is refused: some
+    /// engine might find a URL in it that was not seen here.
+    fn reference(&mut self, name: &str) -> Lexed<(Option<Str>, bool)> {
         match self.lexer.kind()? {
             Kind::String => return Ok((Some(self.lexer.string()?), false)),
+            Kind::Null => return self.lexer.skip().map(|()| (None, false)),
             Kind::Object => {}
-            _ => return self.lexer.skip().map(|()| (None, false)),
+            _ => return self.no_reference(name),
         }
         self.lexer.open()?;
         let (mut found, mut bare, mut first, mut seen) = (None, false, true, 0);
         while self.lexer.more(b'}', first)? {
             first = false;
             let (name, _, _) = self.name(PART, &mut seen)?;
-            let wanted = (name == "url" || name == "data") && self.lexer.kind()? == Kind::String;
-            if !wanted {
-                self.lexer.skip()?;
-                continue;
+            match (name.as_str(), self.lexer.kind()?) {
+                ("url" | "data", Kind::String) => {}
+                ("url" | "data", Kind::Null) => {
+                    self.lexer.skip()?;
+                    continue;
+                }
+                ("url" | "data", _) => return self.no_reference(&name),
+                // A document may hold parts of its own.
+                ("content", _) => {
+                    self.path.push(Step::Key("source.content".to_owned()));
+                    self.tree(true)?;
+                    self.path.pop();
+                    continue;
+                }
+                _ => {
+                    self.lexer.skip()?;
+                    continue;
+                }
             }
             let string = self.lexer.string()?;
             if found.is_some() {
@@ -404,6 +425,11 @@ impl Scanner<'_> {
         }
         Ok((found, bare))
     }
+
+    fn no_reference<T>(&self, name: &str) -> Lexed<T> {
+        let param = self.param(Some(name));
+        self.invalid(format!("{param} must be a string"), param, self.lexer.at)
+    }
 }
 
 #[derive(Default)]
@@ -414,6 +440,7 @@ struct Part {
     embeds: bool,
     text: (Option<Str>, bool),
     source: (Option<Str>, bool),
+    has_source: bool,
     uuid: Option<usize>,
     members: Vec<Member>,
 }
@@ -426,10 +453,12 @@ impl Part {
             "audio" | "audio_url" | "input_audio" | "audio_embeds" => Some(Modality::Audio),
             "video" | "video_url" | "input_video" | "video_embeds" => Some(Modality::Video),
             "prompt_embeds" => Some(Modality::Prompt),
+            // A part without a type may still be taken for the picture that its source is.
+            "" if self.has_source && self.source.0.is_some() => Some(Modality::Image),
             _ => None,
         };
         let modality = self.modality.or(by_type)?;
-        let (text, bare) = if self.modality.is_none() { self.source } else { self.text };
+        let (text, bare) = if self.text.0.is_none() { self.source } else { self.text };
         let embeds = self.embeds || self.kind.ends_with("_embeds");
         let source = if embeds { Source::Embeds } else { source_of(body, text, bare) };
         let (start, members, uuid) = (self.start, self.members, self.uuid);
@@ -442,12 +471,28 @@ fn source_of(body: &[u8], string: Option<Str>, bare: bool) -> Source {
     if bare {
         return if string.start == string.end { Source::None } else { Source::Data };
     }
-    let head = unescape(body, Str { end: string.end.min(string.start + 64), ..string });
-    let head = head.trim_start().to_ascii_lowercase();
+    let start = blank(&body[string.start..string.end]) + string.start;
+    if start == string.end {
+        return Source::None;
+    }
+    let head = unescape(body, Str { start, end: string.end.min(start + 64), ..string }).to_ascii_lowercase();
     match head.split(':').next().unwrap_or("") {
-        "" => Source::None,
         "data" => Source::Data,
         "http" | "https" => Source::Http,
         _ => Source::Other,
+    }
+}
+
+/// Length of the spaces and control characters, escaped or not, that URL parsers ignore before a URL.
+fn blank(raw: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        at += match (&raw[at..], raw.get(at + 1)) {
+            ([b' ', ..], _) => 1,
+            ([b'\\', ..], Some(b'b' | b'f' | b'n' | b'r' | b't')) => 2,
+            ([b'\\', b'u', b'0', b'0', b'0' | b'1', _, ..], _) => 6,
+            ([b'\\', b'u', b'0', b'0', b'2', b'0', ..], _) => 6,
+            _ => return at,
+        };
     }
 }

@@ -82,7 +82,8 @@ impl Edits {
         let mut inserted = Vec::new();
         for (name, change) in &self.top {
             let mut found = false;
-            for (index, member) in scan.members.iter().enumerate().filter(|(_, member)| member.name == *name) {
+            // Of a repeated member parsers take the last one.
+            for (index, member) in scan.members.iter().enumerate().rev().filter(|(_, member)| member.name == *name) {
                 match change {
                     Change::Set(value) if !found => {
                         edits.push(Edit { range: member.value..member.end, with: value.clone() });
@@ -116,19 +117,28 @@ pub fn item_pieces(body: &[u8], item: &Item, uuid: &str) -> Vec<Piece> {
 }
 
 fn push_name(out: &mut Vec<u8>, name: &str) {
+    push_quoted(out, name);
+    out.push(b':');
+}
+
+fn push_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    for byte in name.bytes() {
+    for byte in text.bytes() {
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
             0..=0x1f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
             _ => out.push(byte),
         }
     }
-    out.extend_from_slice(b"\":");
+    out.push(b'"');
 }
 
 fn uuid_edit(item: &Item, uuid: Option<&str>) -> Option<Edit> {
-    let quoted = uuid.map(|uuid| format!("\"{uuid}\""));
+    let quoted = uuid.map(|uuid| {
+        let mut out = Vec::new();
+        push_quoted(&mut out, uuid);
+        String::from_utf8_lossy(&out).into_owned()
+    });
     match (item.uuid, quoted) {
         (Some(index), Some(quoted)) => {
             let member = item.members.get(index)?;

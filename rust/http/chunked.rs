@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use crate::error::{Code, HttpError};
 
-const MAX_OVERHEAD: usize = 16 << 10; // bytes of one size line, or of all trailers
+const MAX_OVERHEAD: usize = 16 << 10; // bytes of extensions and trailers
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Size { digits: u8 },
+    SizeSpace,
     Extension,
     SizeLf,
     Data,
@@ -26,7 +27,8 @@ enum State {
 pub struct Chunked {
     state: State,
     remaining: u64,
-    overhead: usize,
+    /// Bytes of extensions and trailers so far.
+    pub(super) overhead: usize,
 }
 
 /// What one step found.
@@ -82,7 +84,10 @@ impl Chunked {
 
     /// Take one byte of framing; true when it ends a chunk.
     fn advance(&mut self, byte: u8) -> Result<bool, HttpError> {
-        self.overhead += 1;
+        self.overhead += usize::from(matches!(
+            self.state,
+            State::SizeSpace | State::Extension | State::TrailerStart | State::Trailer
+        ));
         if self.overhead > MAX_OVERHEAD {
             return Err(HttpError {
                 code: Code::HeaderTooLarge,
@@ -96,18 +101,16 @@ impl Chunked {
                 State::Size { digits: digits + 1 }
             }
             (State::Size { digits: 1.. }, b'\r') => State::SizeLf,
-            (State::Size { digits: 1.. }, b';' | b' ' | b'\t') => State::Extension,
+            (State::Size { digits: 1.. } | State::SizeSpace, b';') => State::Extension,
+            // White space may only stand before an extension.
+            (State::Size { digits: 1.. } | State::SizeSpace, b' ' | b'\t') => State::SizeSpace,
             (State::Extension, b'\r') => State::SizeLf,
             (State::Extension, b'\n') => return Err(HttpError::bad("a chunk size line ends without carriage return")),
-            (State::Extension, _) => State::Extension,
+            (State::Extension, _) if text(byte) => State::Extension,
             (State::SizeLf, b'\n') if self.remaining == 0 => State::TrailerStart,
-            (State::SizeLf, b'\n') => {
-                self.overhead = 0;
-                State::Data
-            }
+            (State::SizeLf, b'\n') => State::Data,
             (State::DataCr, b'\r') => State::DataLf,
             (State::DataLf, b'\n') => {
-                self.overhead = 0;
                 self.state = State::Size { digits: 0 };
                 return Ok(true);
             }
@@ -116,13 +119,18 @@ impl Chunked {
                 return Err(HttpError::bad("a trailer ends without carriage return"))
             }
             (State::Trailer, b'\r') => State::TrailerLf,
-            (State::TrailerStart | State::Trailer, _) => State::Trailer,
+            (State::TrailerStart, b' ' | b'\t' | b':') => return Err(HttpError::bad("a trailer without a name")),
+            (State::TrailerStart | State::Trailer, _) if text(byte) => State::Trailer,
             (State::TrailerLf, b'\n') => State::TrailerStart,
             (State::EndLf, b'\n') => State::Done,
             _ => return Err(HttpError::bad("broken chunk framing")),
         };
         Ok(false)
     }
+}
+
+fn text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
 /// Takes the payload out of a chunked body.

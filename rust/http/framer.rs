@@ -7,7 +7,7 @@ use super::chunked::{Chunked, Step};
 use crate::error::HttpError;
 
 const MAX_HELD: u64 = 1 << 20;
-const MAX_EVENT: usize = 64 << 10; // bytes of an event that are looked at
+const MAX_EVENT: usize = 1 << 20; // bytes of an event that are looked at
 
 /// Follows one body.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ impl Framer {
                             }
                         }
                         Step::Boundary => {
+                            // A stream may run for hours: the bound on extensions is for each chunk here.
+                            chunked.overhead = 0;
                             if self.events.as_ref().is_some_and(Events::between) {
                                 self.allowed = start + at as u64;
                             }
@@ -177,7 +179,8 @@ impl Events {
     }
 
     fn end_line(&mut self) {
-        if let Some(value) = self.line.strip_prefix(b"data:") {
+        let value = if self.line == b"data" { Some(&b""[..]) } else { self.line.strip_prefix(b"data:") };
+        if let Some(value) = value {
             if std::mem::replace(&mut self.has_data, true) {
                 self.data.push(b'\n');
             }

@@ -3,6 +3,8 @@
 //! A proxy that reads a head differently from the worker behind it can be made to see another request than the worker sees.
 //! So whatever the RFC calls invalid or leaves to choice about framing is refused here.
 
+use std::ops::Range;
+
 use crate::error::{Code, HttpError};
 
 const MAX_FIELDS: usize = 128;
@@ -46,14 +48,41 @@ pub struct Head {
     pub content_length: Option<u64>,
     pub chunked: bool,
     pub keep_alive: bool,
-    pub fields: Vec<(String, Vec<u8>)>,
-    pub forward: Vec<u8>,
+    /// The bytes that the fields are ranges of.
+    text: Vec<u8>,
+    fields: Vec<(Range<usize>, Range<usize>)>,
+    /// Options of `Connection`: names of fields that are not passed on.
+    named: Vec<String>,
+    own: &'static [&'static str],
 }
 
 impl Head {
     /// First value of a field.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_slice())
+        self.fields().find(|(field, _)| *field == name.as_bytes()).map(|(_, value)| value)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.fields.iter().map(|(name, value)| (&self.text[name.clone()], &self.text[value.clone()]))
+    }
+
+    /// Lines of the fields to pass on.
+    pub fn forward(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.text.len() + 4 * self.fields.len());
+        for (name, value) in self.fields() {
+            // Servers of the CGI kind take `_` for `-`, so a length could come in under another name.
+            let is = |word: &&str| {
+                word.len() == name.len() && word.bytes().zip(name).all(|(a, &b)| a == b || (a == b'-' && b == b'_'))
+            };
+            if HOP.iter().any(is) || self.own.iter().any(is) || self.named.iter().any(|word| word.as_bytes() == name) {
+                continue;
+            }
+            out.extend_from_slice(name);
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        }
+        out
     }
 
     /// Path of the target.
@@ -80,26 +109,39 @@ pub fn request(buffer: &[u8], limit: usize) -> Result<Option<Head>, HttpError> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     let lead = text.len() - trim_start(text).len();
-    if !matches!(parsed.parse(&text[lead..]).map_err(refuse)?, httparse::Status::Complete(_)) {
-        return Err(HttpError::bad("the head is incomplete"));
-    }
+    whole(parsed.parse(&text[lead..]).map_err(refuse)?, size - lead)?;
+    let method = parsed.method.unwrap_or("");
     let mut head = Head {
-        method: parsed.method.unwrap_or("").to_owned(),
-        target: origin_form(parsed.path.unwrap_or(""))?,
+        target: origin_form(parsed.path.unwrap_or(""), method)?,
+        method: method.to_owned(),
         minor: parsed.version.unwrap_or(1),
         size,
         ..Head::default()
     };
     collect(&mut head, parsed.headers, REQUEST_ONLY)?;
-    match head.fields.iter().filter(|(name, _)| name == "host").count() {
-        1 => {}
-        0 if head.minor == 0 => {}
-        _ => return Err(HttpError::bad("there must be one Host field")),
-    }
-    if head.chunked && head.minor == 0 {
-        return Err(HttpError::bad("HTTP/1.0 has no Transfer-Encoding"));
-    }
+    check_host(&head)?;
     Ok(Some(head))
+}
+
+fn check_host(head: &Head) -> Result<(), HttpError> {
+    let mut hosts = head.fields().filter(|(name, _)| *name == b"host");
+    match (hosts.next(), hosts.next()) {
+        (Some((_, host)), None) if host.iter().all(in_host) => Ok(()),
+        (None, None) if head.minor == 0 => Ok(()),
+        _ => Err(HttpError::bad("there must be one valid Host field")),
+    }
+}
+
+fn in_host(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:%[]".contains(byte)
+}
+
+/// httparse must have read exactly what was cut out: it also ends lines at a bare LF.
+fn whole(status: httparse::Status<usize>, size: usize) -> Result<(), HttpError> {
+    match status {
+        httparse::Status::Complete(read) if read == size => Ok(()),
+        _ => Err(HttpError::bad("the head does not end at its empty line")),
+    }
 }
 
 /// Parse a response head; None while it is incomplete.
@@ -109,9 +151,8 @@ pub fn response(buffer: &[u8], limit: usize) -> Result<Option<Head>, HttpError> 
     };
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Response::new(&mut fields);
-    if !matches!(parsed.parse(&buffer[..size]).map_err(refuse)?, httparse::Status::Complete(_)) {
-        return Err(HttpError::bad("the head is incomplete"));
-    }
+    let lead = size - trim_start(&buffer[..size]).len();
+    whole(parsed.parse(&buffer[lead..size]).map_err(refuse)?, size - lead)?;
     let mut head = Head {
         status: parsed.code.unwrap_or(0),
         reason: parsed.reason.unwrap_or("").to_owned(),
@@ -130,11 +171,11 @@ fn end_of_head(buffer: &[u8], limit: usize) -> Result<Option<usize>, HttpError> 
         return Err(HttpError::bad("empty lines before the head"));
     }
     match memchr::memmem::find(&buffer[start..], b"\r\n\r\n") {
-        Some(found) if start + found <= limit => Ok(Some(start + found + 4)),
-        None if buffer.len() <= limit => match bare_line_feed(buffer) {
-            true => Err(HttpError::bad("a line ends without carriage return")),
-            false => Ok(None),
-        },
+        Some(found) if start + found + 4 <= limit => {
+            no_bare_line_feed(&buffer[..start + found + 4])?;
+            Ok(Some(start + found + 4))
+        }
+        None if buffer.len() <= limit => no_bare_line_feed(buffer).map(|()| None),
         _ => Err(HttpError { code: Code::HeaderTooLarge, message: format!("the head is longer than {limit} bytes") }),
     }
 }
@@ -147,8 +188,12 @@ fn trim_start(buffer: &[u8]) -> &[u8] {
     rest
 }
 
-fn bare_line_feed(text: &[u8]) -> bool {
-    memchr::memchr_iter(b'\n', text).any(|at| at == 0 || text[at - 1] != b'\r')
+/// Servers do not agree on whether LF alone ends a line.
+fn no_bare_line_feed(text: &[u8]) -> Result<(), HttpError> {
+    match memchr::memchr_iter(b'\n', text).any(|at| at == 0 || text[at - 1] != b'\r') {
+        true => Err(HttpError::bad("a line ends without carriage return")),
+        false => Ok(()),
+    }
 }
 
 fn refuse(error: httparse::Error) -> HttpError {
@@ -163,68 +208,71 @@ fn refuse(error: httparse::Error) -> HttpError {
     }
 }
 
-fn origin_form(target: &str) -> Result<String, HttpError> {
-    if target.starts_with('/') || target == "*" {
+fn origin_form(target: &str, method: &str) -> Result<String, HttpError> {
+    let bad = HttpError::bad("the request target is not a path");
+    if !target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+        return Err(bad);
+    }
+    if target.starts_with('/') || (target == "*" && method == "OPTIONS") {
         return Ok(target.to_owned());
     }
-    let rest = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
-    match rest {
-        Some(rest) => Ok(rest.find('/').map_or_else(|| "/".to_owned(), |at| rest[at..].to_owned())),
-        None => Err(HttpError::bad("the request target is not a path")),
+    let scheme = ["http://", "https://"]
+        .iter()
+        .find(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
+    let Some(rest) = scheme.and_then(|scheme| target.get(scheme.len()..)) else { return Err(bad) };
+    match rest.find(['/', '?']) {
+        None if !rest.is_empty() => Ok("/".to_owned()),
+        Some(at) if at > 0 && rest[at..].starts_with('/') => Ok(rest[at..].to_owned()),
+        Some(at) if at > 0 => Ok(format!("/{}", &rest[at..])),
+        _ => Err(bad),
     }
 }
 
-fn collect(head: &mut Head, fields: &[httparse::Header<'_>], dropped: &[&str]) -> Result<(), HttpError> {
-    let mut coding = false;
-    let mut named: Vec<String> = Vec::new();
+fn collect(head: &mut Head, fields: &[httparse::Header<'_>], own: &'static [&'static str]) -> Result<(), HttpError> {
     let mut close = false;
     let mut persist = false;
+    head.own = own;
+    head.fields.reserve_exact(fields.len());
+    head.text.reserve_exact(fields.iter().map(|field| field.name.len() + field.value.len()).sum());
     for field in fields {
-        let name = field.name.to_ascii_lowercase();
-        if field.value.iter().any(|&byte| matches!(byte, b'\r' | b'\n' | 0)) {
-            return Err(HttpError::bad(format!("a line break in the value of {name}")));
-        }
-        match name.as_str() {
-            "content-length" => {
+        let start = head.text.len();
+        head.text.extend(field.name.bytes().map(|byte| byte.to_ascii_lowercase()));
+        let middle = head.text.len();
+        head.text.extend_from_slice(field.value);
+        head.fields.push((start..middle, middle..head.text.len()));
+        match &head.text[start..middle] {
+            b"content-length" => {
                 let length = length(field.value)?;
                 if head.content_length.is_some_and(|before| before != length) {
                     return Err(HttpError::bad("two differing Content-Length fields"));
                 }
                 head.content_length = Some(length);
             }
-            "transfer-encoding" => {
-                if coding || !field.value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+            b"transfer-encoding" => {
+                if head.chunked || !field.value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
                     return Err(HttpError::bad("the only transfer coding taken is a single chunked"));
                 }
-                coding = true;
+                head.chunked = true;
             }
-            "connection" => {
+            b"connection" => {
                 for option in String::from_utf8_lossy(field.value).to_ascii_lowercase().split(',') {
                     match option.trim() {
                         "close" => close = true,
                         "keep-alive" => persist = true,
-                        other => named.push(other.to_owned()),
+                        other => head.named.push(other.to_owned()),
                     }
                 }
             }
             _ => {}
         }
-        head.fields.push((name, field.value.to_vec()));
     }
-    if coding && head.content_length.is_some() {
+    if head.chunked && head.content_length.is_some() {
         return Err(HttpError::bad("both Content-Length and Transfer-Encoding"));
     }
-    head.chunked = coding;
-    head.keep_alive = !close && (head.minor == 1 || persist);
-    for (name, value) in &head.fields {
-        let hop = HOP.contains(&name.as_str()) || dropped.contains(&name.as_str());
-        if !hop && !named.contains(name) {
-            head.forward.extend_from_slice(name.as_bytes());
-            head.forward.extend_from_slice(b": ");
-            head.forward.extend_from_slice(value);
-            head.forward.extend_from_slice(b"\r\n");
-        }
+    if head.chunked && head.minor == 0 {
+        return Err(HttpError::bad("HTTP/1.0 has no Transfer-Encoding"));
     }
+    head.keep_alive = !close && (head.minor == 1 || persist);
     Ok(())
 }
 

@@ -33,19 +33,26 @@ pub fn media_id(body: &[u8], item: &Item, salt: &[u8]) -> Result<Option<String>,
         param: Some(item.param.clone()),
         offset: text.start,
     };
-    let payload = if item.bare { raw } else { payload(raw).map_err(refuse)? };
+    let (head, payload) = if item.bare { (String::new(), raw) } else { split(raw).map_err(refuse)? };
+    let frames = item.modality == Modality::Video && head.trim_start().starts_with("video/jpeg");
     let mut hasher = blake3::Hasher::new();
     frame(&mut hasher, b"epd-router media 1");
     frame(&mut hasher, salt);
-    frame(&mut hasher, modality(item.modality));
-    let mut size = 0;
-    base64::decode(payload, &mut |block| {
-        size += block.len();
-        hasher.update(block);
-    })
-    .map_err(refuse)?;
-    if size == 0 {
-        return Err(refuse("the data URL is empty".into()));
+    frame(&mut hasher, if frames { b"video/jpeg" } else { modality(item.modality) });
+    // vLLM takes a list of pictures as a video: `data:video/jpeg;base64,F1,F2`.
+    for part in payload.split(|&byte| frames && byte == b',') {
+        let mut size = 0_u64;
+        base64::decode(part, !item.bare, &mut |block| {
+            size += block.len() as u64;
+            hasher.update(block);
+        })
+        .map_err(refuse)?;
+        if size == 0 {
+            return Err(refuse("the data URL is empty".into()));
+        }
+        if frames {
+            hasher.update(&size.to_le_bytes());
+        }
     }
     Ok(Some(hasher.finalize().to_hex().to_string()))
 }
@@ -59,13 +66,21 @@ fn modality(modality: Modality) -> &'static [u8] {
     }
 }
 
-/// What follows the comma of a data URL. The Fetch standard ends the parameters with `;base64`, in any case.
-fn payload(raw: &[u8]) -> Result<&[u8], String> {
-    let comma = memchr::memchr(b',', raw).ok_or("a data URL without a comma")?;
-    let head = String::from_utf8_lossy(&raw[..comma]).replace("\\/", "/").to_ascii_lowercase();
-    let last = head.rsplit(';').next().unwrap_or("").trim();
-    if !head.contains(';') || last != "base64" {
-        return Err("a data URL that is not base64".into());
+/// Parameters, in lower case, and payload of a data URL. The Fetch standard ends the parameters with `;base64`, in any case.
+fn split(raw: &[u8]) -> Result<(String, &[u8]), String> {
+    let mut head = String::new();
+    let mut rest = raw;
+    loop {
+        let (byte, taken) = base64::character(rest).map_err(|_| "a data URL without a comma")?;
+        rest = &rest[taken..];
+        match byte {
+            b',' => break,
+            byte => head.push((byte as char).to_ascii_lowercase()),
+        }
     }
-    Ok(&raw[comma + 1..])
+    let Some((kind, "base64")) = head.rsplit_once(';').map(|(kind, last)| (kind, last.trim())) else {
+        return Err("a data URL that is not base64".into());
+    };
+    let kind = kind.split_once(':').map_or("", |(_, kind)| kind).to_owned();
+    Ok((kind, rest))
 }

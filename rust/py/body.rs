@@ -109,7 +109,7 @@ impl Scan {
         self.scan.items.iter().any(|item| item.uuid.is_some())
     }
     fn raw<'py>(&self, py: Python<'py>, body: &Bound<'py, PyAny>, name: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let Some(member) = self.scan.members.iter().find(|member| member.name == name) else {
+        let Some(member) = self.scan.members.iter().rev().find(|member| member.name == name) else {
             return Ok(None);
         };
         let value = with_bytes(body, |bytes| bytes.get(member.value..member.end).map(<[u8]>::to_vec))?;

@@ -3,10 +3,10 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::error::{BodyError, Code, HttpError};
+use crate::error::{self, Code};
 
-pyo3::create_exception!(_core, BodyErrorType, PyValueError);
-pyo3::create_exception!(_core, HttpErrorType, PyValueError);
+pyo3::create_exception!(epd_router._core, BodyError, PyValueError);
+pyo3::create_exception!(epd_router._core, HttpError, PyValueError);
 
 #[pyfunction]
 fn error_table() -> Vec<(&'static str, u16, &'static str, &'static str)> {
@@ -14,8 +14,8 @@ fn error_table() -> Vec<(&'static str, u16, &'static str, &'static str)> {
 }
 
 /// The Python exception for a refused body.
-pub fn body(py: Python<'_>, error: BodyError) -> PyErr {
-    let exception = BodyErrorType::new_err(error.message.clone());
+pub fn body(py: Python<'_>, error: error::BodyError) -> PyErr {
+    let exception = BodyError::new_err(error.message.clone());
     let value = exception.value(py);
     let set = value
         .setattr("code", error.code.name())
@@ -26,8 +26,8 @@ pub fn body(py: Python<'_>, error: BodyError) -> PyErr {
 }
 
 /// The Python exception for a malformed HTTP message.
-pub fn http(py: Python<'_>, error: HttpError) -> PyErr {
-    let exception = HttpErrorType::new_err(error.message.clone());
+pub fn http(py: Python<'_>, error: error::HttpError) -> PyErr {
+    let exception = HttpError::new_err(error.message.clone());
     let value = exception.value(py);
     let set = value.setattr("code", error.code.name()).and_then(|()| value.setattr("message", error.message));
     set.err().unwrap_or(exception)
@@ -35,7 +35,7 @@ pub fn http(py: Python<'_>, error: HttpError) -> PyErr {
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    module.add("BodyError", py.get_type::<BodyErrorType>())?;
-    module.add("HttpError", py.get_type::<HttpErrorType>())?;
+    module.add("BodyError", py.get_type::<BodyError>())?;
+    module.add("HttpError", py.get_type::<HttpError>())?;
     module.add_function(wrap_pyfunction!(error_table, module)?)
 }

@@ -69,7 +69,7 @@ impl RequestHead {
     }
     #[getter]
     fn forward<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.head.forward)
+        PyBytes::new(py, &self.head.forward())
     }
     fn get(&self, name: &str) -> Option<String> {
         self.head.get(name).map(latin1)
@@ -134,7 +134,7 @@ impl ResponseHead {
     }
     #[getter]
     fn forward<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.head.forward)
+        PyBytes::new(py, &self.head.forward())
     }
     fn get(&self, name: &str) -> Option<String> {
         self.head.get(name).map(latin1)

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::pool::load;
@@ -14,8 +15,11 @@ struct Load(load::Load);
 impl Load {
     #[new]
     #[pyo3(signature = (weight = 1.0))]
-    fn new(weight: f64) -> Self {
-        Self(load::Load::new(weight))
+    fn new(weight: f64) -> PyResult<Self> {
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(PyValueError::new_err("weight must be a finite number above 0"));
+        }
+        Ok(Self(load::Load::new(weight)))
     }
     #[getter]
     fn outstanding(&self) -> f64 {
@@ -29,8 +33,9 @@ impl Load {
     fn weight(&self) -> f64 {
         self.0.weight
     }
-    fn lease(&self, cost: f64) -> Lease {
-        Lease(Mutex::new(self.0.lease(cost)))
+    fn lease(&self, cost: f64) -> PyResult<Lease> {
+        check(cost)?;
+        Ok(Lease(Mutex::new(self.0.lease(cost))))
     }
 }
 
@@ -48,6 +53,14 @@ impl Lease {
     }
 }
 
+/// One cost that is no number would make every comparison false from then on.
+fn check(cost: f64) -> PyResult<()> {
+    if cost.is_finite() && cost >= 0.0 {
+        return Ok(());
+    }
+    Err(PyValueError::new_err("cost must be a finite number from 0"))
+}
+
 static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
 
 /// A cheap random number (splitmix64): ties between workers need no better.
@@ -59,9 +72,10 @@ fn random() -> u64 {
 }
 
 #[pyfunction]
-fn least_loaded(loads: Vec<PyRef<'_, Load>>, cost: f64) -> i64 {
+fn least_loaded(loads: Vec<PyRef<'_, Load>>, cost: f64) -> PyResult<i64> {
+    check(cost)?;
     let loads: Vec<load::Load> = loads.iter().map(|load| load.0.clone()).collect();
-    load::least(&loads, cost, random()).map_or(-1, |index| index as i64)
+    Ok(load::least(&loads, cost, random()).map_or(-1, |index| index as i64))
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -216,3 +216,12 @@ async def test_a_client_that_leaves_cancels_the_engine(started: Started) -> None
         while not cluster["aggregated"][0].cancelled:
             await asyncio.sleep(0.01)
         await settled(server)
+
+
+async def test_an_idle_connection_is_kept_and_then_closed(started: Started) -> None:
+    async with started(aggregated=1, settings={"client_keepalive_secs": 1.0}) as (server, _):
+        loop = asyncio.get_running_loop()
+        opened = loop.time()
+        said = await speak(server.port, post(), wait=0.6)
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert loop.time() - opened > 1.0  # several sweeps have passed it by
