@@ -217,8 +217,7 @@ class Pipeline:
         kind = "none" if request is None else request.decision.kind
         model = None if request is None else request.scan.model
         status = f"{exchange.status // 100}xx" if exchange.status else "499"
-        self._metrics.requests.labels(self._metrics.model_label(model), kind, status).inc()
-        self._metrics.duration.labels(kind).observe(self._loop.time() - exchange.started)
+        self._metrics.answered(model, kind, status, self._loop.time() - exchange.started)
         if request is not None and self._settings.log_requests:
             log.info("request %s %s %s", exchange.request_id, exchange.status, request.decision.json().decode())
 
@@ -648,7 +647,7 @@ class Pipeline:
         timeout = self._settings.first_byte_timeout_secs
         error = await self._send(request, worker, pieces, relay, timeout, exchange.request_id, target)
         if relay.committed:
-            self._metrics.first_token.labels(decision.kind).observe(relay.first_byte_at - exchange.started)
+            self._metrics.first_byte(decision.kind, relay.first_byte_at - exchange.started)
             request.advance(Event.COMMIT)
             if error is not None:
                 self._note(worker, error)
