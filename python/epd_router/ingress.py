@@ -142,7 +142,7 @@ class Ingress(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_body", "_checked", "_decoder", "_exchange", "_filled", "_handler", "_head", "_keep_alive", "_limits", "_parts",
-        "_register", "_scratch", "_target", "_unregister", "_view", "paused", "phase", "transport",
+        "_register", "_scratch", "_served", "_target", "_unregister", "_view", "paused", "phase", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -168,6 +168,7 @@ class Ingress(asyncio.BufferedProtocol):
         self._parts: list[bytes] = []
         self._exchange: Exchange | None = None
         self._keep_alive = True
+        self._served = 0  # requests so far
         self._checked: tuple[Phase, float, int] = (Phase.CLOSED, 0.0, 0)  # last seen by the sweeper: nothing yet
 
     # --- transport events ---
@@ -319,6 +320,7 @@ class Ingress(asyncio.BufferedProtocol):
     def _serve(self, body: bytes | bytearray) -> None:
         assert self._head is not None
         self.phase = Phase.SERVING
+        self._served += 1
         self._keep_alive = self._head.keep_alive
         self._exchange = Exchange(self, self._head, body)
         self._head = None
@@ -397,7 +399,9 @@ class Ingress(asyncio.BufferedProtocol):
     def _progress(self) -> int:
         """A number that moves when the client does."""
         if self.phase is Phase.SERVING:
-            return self.transport.get_write_buffer_size() if self.paused else -1
+            return self.transport.get_write_buffer_size() if self.paused else -self._served
+        if self.phase is Phase.IDLE:
+            return self._served  # a busy connection may look idle at every tick
         if self._target is not None:
             return len(self._target)
         return sum(map(len, self._parts)) + self._filled
