@@ -36,7 +36,7 @@ class Action(enum.Enum):
 
     OTHER = "another worker, everything after the embeddings anew with new handles"
     ENCODER = "the next encoder once, then --encode-fallback"
-    RAW = "once more with the media itself in place of references; otherwise the answer is relayed"
+    RAW = "a request with media once more, with the media itself in place of references"
     RELAY = "the worker's answer goes to the client"
     FAIL = "the request fails"
 
@@ -71,6 +71,9 @@ TABLE: dict[tuple[Stage, Cause], Rule] = {
     (Stage.WHOLE, Cause.CLIENT): Rule(Action.RELAY, ""),
 }
 
+# A 500 on a request with media is worth one more try even where the media went along: a request that vLLM 0.32 refused after
+# preprocessing leaves its media cache out of step, and the next one with that picture gets a 500, the one after it an answer.
+#
 # A worker whose process is gone drops every embedding reference it was sent, and one sent a reference to an embedding
 # that is missing dies of it. So after these causes the next attempt carries the media itself.
 SUSPECT_REFERENCE = frozenset({Cause.BROKEN, Cause.ERROR})

@@ -289,7 +289,7 @@ class Pipeline:
                     self._relay_failure(request, failure)
                     return
                 retry = failure.rule.action is not Action.FAIL and left > 0 and not isinstance(failure.__cause__, EpdRouterError)
-                if failure.rule.action is Action.RAW and not request.referenced:
+                if failure.rule.action is Action.RAW and (request.raw or not request.decision.items):
                     retry = False
                 if not retry:
                     self._give_up(request, failure)
@@ -311,6 +311,8 @@ class Pipeline:
         )
         if failure.worker is not None:
             request.avoid.append(failure.worker)
+        if failure.rule.action is Action.RAW:
+            request.raw = True
         if request.referenced and failure.cause in SUSPECT_REFERENCE:
             request.raw = True
             request.decision.degraded = "reference_failed"

@@ -74,7 +74,7 @@ class Book:
         listed += [self.ask(TEXTS[3], [30 + n, 31 + n, 32 + n, 33 + n]) for n in range(2)]
         listed += [self.ask(TEXTS[n % 2], [40 + n], url=True) for n in range(4)]
         listed += [self.ask(TEXTS[2], [50, 51], url=True)]
-        listed += [self.ask(TEXTS[0], [60 + n], seed=n) for n in range(2)]
+        listed += [self.ask(TEXTS[0], [60 + n], top_p=1.0 - n / 100) for n in range(2)]
         listed += [self.ask(TEXTS[1], [0]), self.ask("Again, another question?", [1])]  # known pictures
         for seed in (70, 71, 72):
             first = self.ask(TEXTS[0], [seed])
