@@ -1,91 +1,113 @@
-"""Thirty prompts over text and pictures, formats, sources, languages and turns."""
+"""Thirty prompts: text and pictures, formats, sources, streams, turns, languages."""
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import io
-import random
 from typing import Any
 
-from PIL import Image, ImageDraw
+from .fleet import MODEL
+from .pictures import Picture, PictureServer
 
-MIME = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
-KINDS = tuple(MIME)
-TEXTS = (
-    "What does the picture show?",
-    "Was ist auf dem Bild zu sehen?",
-    "Compare the pictures.",
-    "Beschreibe die Bilder, bitte: größer?",
-)
+Message = dict[str, Any]
+ENGLISH = "Describe what you can see in the picture, please."
+CHINESE = "请描述一下这些图片里的内容。"
+COMPARE = "Compare the pictures: which one is the brighter?"
 
 
-def picture(seed: int, kind: str, size: tuple[int, int] = (168, 112)) -> bytes:
-    """A picture like no other."""
-    dice = random.Random(seed)
-    image = Image.new("RGB", size, tuple(dice.randrange(256) for _ in range(3)))
-    draw = ImageDraw.Draw(image)
-    for _ in range(25):
-        x, y = dice.randrange(size[0]), dice.randrange(size[1])
-        draw.ellipse(
-            (x, y, x + dice.randrange(10, 60), y + dice.randrange(10, 60)),
-            fill=tuple(dice.randrange(256) for _ in range(3)),
-        )
-    out = io.BytesIO()
-    image.save(out, kind)
-    return out.getvalue()
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """A picture in a prompt, by value or by URL."""
+
+    picture: Picture
+    by_url: bool = False
+
+    def part(self, server: PictureServer) -> Message:
+        url = server.url(self.picture) if self.by_url else self.picture.data_url
+        return {"type": "image_url", "image_url": {"url": url}}
 
 
-@dataclasses.dataclass
+Turn = str | tuple[Shown | str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Prompt:
-    """A request and the pictures in it, by name; names that start with `/` are served over HTTP."""
+    """Turns of user and assistant in alternation, the first and the last one by the user."""
 
     name: str
-    body: dict[str, Any]
-    pictures: list[str] = dataclasses.field(default_factory=list)
+    turns: tuple[Turn, ...]
+    stream: bool = False
+
+    @property
+    def shown(self) -> list[Shown]:
+        return [part for turn in self.turns if not isinstance(turn, str) for part in turn if isinstance(part, Shown)]
+
+    @property
+    def has_pictures(self) -> bool:
+        return bool(self.shown)
+
+    def body(self, server: PictureServer, **more: Any) -> Message:
+        """The request; two likeliest tokens come with every token to make small differences visible."""
+        messages = [
+            {"role": ("user", "assistant")[number % 2], "content": content(turn, server)} for number, turn in enumerate(self.turns)
+        ]
+        asked = {"temperature": 0, "max_tokens": 12, "return_token_ids": True, "logprobs": True, "top_logprobs": 2}
+        return {"model": MODEL, "messages": messages, "stream": self.stream, **asked, **more}
 
 
-class Book:
-    """Makes the prompts; `served` are the pictures that must be served at `base`."""
-
-    def __init__(self, base: str) -> None:
-        self.base = base
-        self.served: dict[str, bytes] = {}
-
-    def part(self, seed: int, kind: str, *, url: bool) -> tuple[str, dict[str, Any]]:
-        content = picture(seed, kind)
-        if url:
-            path = f"/{seed}.{kind.lower()}"
-            self.served[path] = content
-            return path, {"type": "image_url", "image_url": {"url": self.base + path}}
-        text = f"data:{MIME[kind]};base64,{base64.b64encode(content).decode()}"
-        return f"{seed}.{kind}", {"type": "image_url", "image_url": {"url": text}}
-
-    def ask(self, text: str, seeds: list[int], *, url: bool = False, **more: Any) -> Prompt:
-        parts = [self.part(seed, KINDS[seed % 3], url=url) for seed in seeds]
-        content = [part for _, part in parts] + [{"type": "text", "text": text}]
-        return Prompt(f"{text} {seeds}", request([{"role": "user", "content": content}], **more), [name for name, _ in parts])
-
-    def prompts(self) -> list[Prompt]:
-        """All thirty."""
-        listed = [Prompt(f"text {n}", request([{"role": "user", "content": f"Tell me about number {n}."}])) for n in range(4)]
-        listed += [self.ask(TEXTS[n % 2], [n]) for n in range(9)]
-        listed += [self.ask(TEXTS[2], [10 + n, 20 + n]) for n in range(3)]
-        listed += [self.ask(TEXTS[3], [30 + n, 31 + n, 32 + n, 33 + n]) for n in range(2)]
-        listed += [self.ask(TEXTS[n % 2], [40 + n], url=True) for n in range(4)]
-        listed += [self.ask(TEXTS[2], [50, 51], url=True)]
-        listed += [self.ask(TEXTS[0], [60 + n], top_p=1.0 - n / 100) for n in range(2)]
-        listed += [self.ask(TEXTS[1], [0]), self.ask("Again, another question?", [1])]  # known pictures
-        for seed in (70, 71, 72):
-            first = self.ask(TEXTS[0], [seed])
-            turns = [
-                *first.body["messages"],
-                {"role": "assistant", "content": "A shape."},
-                {"role": "user", "content": "Which colour?"},
-            ]
-            listed.append(Prompt(f"turns {seed}", request(turns), first.pictures))
-        return listed
+def content(turn: Turn, server: PictureServer) -> str | list[Message]:
+    if isinstance(turn, str):
+        return turn
+    return [part.part(server) if isinstance(part, Shown) else {"type": "text", "text": part} for part in turn]
 
 
-def request(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    return {"model": "tiny", "temperature": 0, "max_tokens": 8, "return_token_ids": True, "messages": messages, **more}
+def distinct(prompts: list[Prompt]) -> int:
+    """Pictures to encode: one by value once and for all, one behind a URL once a prompt."""
+    by_value = {shown.picture for prompt in prompts for shown in prompt.shown if not shown.by_url}
+    by_url = [{shown.picture for shown in prompt.shown if shown.by_url} for prompt in prompts]
+    return len(by_value) + sum(map(len, by_url))
+
+
+def ask(name: str, text: str, *shown: Shown, stream: bool = False) -> Prompt:
+    return Prompt(name, ((*shown, text),), stream)
+
+
+def data(seed: int, kind: str = "jpeg", size: tuple[int, int] = (112, 84)) -> Shown:
+    return Shown(Picture(seed, kind, size))
+
+
+def url(seed: int, kind: str = "jpeg", size: tuple[int, int] = (112, 84)) -> Shown:
+    return Shown(Picture(seed, kind, size), by_url=True)
+
+
+PROMPTS = [
+    Prompt("text", ("Tell me about the number seven.",)),
+    Prompt("text, stream", ("Tell me about the number eight.",), stream=True),
+    Prompt("text, Chinese", ("给我讲讲数字九的故事。",)),
+    Prompt("text, Chinese, stream", ("给我讲讲数字十的故事。",), stream=True),
+    Prompt("text, shorter than a block", ("Hi",)),
+    Prompt("text, long", ("All of the long text again and again. " * 40,)),
+    Prompt("text, turns", ("Name a colour.", "Blue.", "Another one, please.")),
+    ask("one JPEG", ENGLISH, data(1)),
+    ask("one JPEG, stream", ENGLISH, data(2), stream=True),
+    ask("one PNG", ENGLISH, data(3, "png")),
+    ask("one PNG, stream", CHINESE, data(4, "png"), stream=True),
+    ask("one WebP", CHINESE, data(5, "webp")),
+    ask("one WebP, stream", ENGLISH, data(6, "webp", (150, 97)), stream=True),
+    ask("one, tall", CHINESE, data(7, "png", (64, 200))),
+    ask("one, large", ENGLISH, data(8, "jpeg", (448, 336)), stream=True),
+    ask("one, smaller than a block", "?", data(9, "png", (56, 56))),
+    ask("one JPEG by URL", ENGLISH, url(10)),
+    ask("one PNG by URL, stream", CHINESE, url(11, "png"), stream=True),
+    ask("one WebP by URL", ENGLISH, url(12, "webp", (200, 64))),
+    ask("two", COMPARE, data(13), data(14, "png")),
+    ask("two, stream", CHINESE, data(15, "webp"), data(16), stream=True),
+    ask("two by URL", COMPARE, url(17), url(18, "webp")),
+    ask("one by value, one by URL, stream", COMPARE, data(19, "png"), url(20, "png", (97, 150)), stream=True),
+    ask("the same one twice", COMPARE, data(21), data(21)),
+    ask("four", COMPARE, data(22), data(23, "png"), data(24, "webp"), data(25)),
+    ask("four, stream", CHINESE, data(26), url(27, "png"), data(28, "webp"), url(29), stream=True),
+    ask("a known one, another question", CHINESE, data(1)),
+    Prompt("turns about one", ((data(30), ENGLISH), "Squares.", "Which colours do they have?")),
+    Prompt("turns, a picture in each", ((data(31), ENGLISH), "Squares.", (data(32, "png"), COMPARE)), stream=True),
+    Prompt("turns, Chinese, a known one", ((CHINESE, data(2)), "方块。", ("还有这张呢", url(33, "webp")))),
+]

@@ -2,43 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
 import urllib.request
-from types import TracebackType
+from collections.abc import Iterator
+from pathlib import Path
 
-from tests.engines.fleet import free_port
+from .fleet import free_port
+
+READY_SECONDS = 60
 
 
 class Router:
-    """Starts `epd-router` and waits until it is ready."""
+    """A running `epd-router`."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str) -> None:
         self.port = free_port()
-        self._arguments = arguments
+        self.log = log
+        command = [str(Path(sys.executable).with_name("epd-router")), "--host", "127.0.0.1", "--port", str(self.port)]
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [*command, "--mm-allow-private-media-hosts", *arguments], stdout=out, stderr=subprocess.STDOUT
+            )
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Router:
-        command = [sys.executable, "-m", "epd_router", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--mm-allow-private-media-hosts", "--log-requests", *self._arguments]
-        self._process = subprocess.Popen(command)
-        self.wait_ready(60)
-        return self
+    @property
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readiness", timeout=5):
+                return True
+        except OSError:
+            return False
 
-    def wait_ready(self, timeout: float) -> None:
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            try:
-                with urllib.request.urlopen(self.url + "/readiness", timeout=5):
-                    return
-            except OSError:
-                time.sleep(0.2)
-        raise TimeoutError("the router does not get ready")
+    def wait(self, seconds: float = READY_SECONDS) -> None:
+        end = time.monotonic() + seconds
+        while not self.ready:
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise TimeoutError(f"the router is not ready:\n{self.log.read_text(errors='replace')[-4000:]}")
+            time.sleep(0.1)
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._process.terminate()
-        self._process.wait(60)
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextlib.contextmanager
+def routing(log: Path, *arguments: str) -> Iterator[Router]:
+    """A router that is ready."""
+    router = Router(log, *arguments)
+    try:
+        router.wait()
+        yield router
+    finally:
+        router.stop()
