@@ -50,7 +50,7 @@ CHAT_TEMPLATE = (
 )
 IMAGE_PROCESSOR = {
     "min_pixels": 3136,
-    "max_pixels": 12845056,
+    "max_pixels": 1003520,  # an encoder boots by encoding the largest picture: with the usual 12845056 for minutes
     "patch_size": 14,
     "temporal_patch_size": 2,
     "merge_size": 2,
