@@ -38,10 +38,12 @@ class Answer:
         return all(math.isclose(a, b, abs_tol=TOLERANCE) for a, b in zip(self.logprobs, other.logprobs, strict=True))
 
 
-def post(base: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> tuple[dict[str, str], str]:
-    """Headers (lower case) and body of a chat completion."""
+def post(
+    base: str, body: dict[str, Any], headers: dict[str, str] | None = None, path: str = "/v1/chat/completions"
+) -> tuple[dict[str, str], str]:
+    """Headers (lower case) and body of an answer."""
     request = urllib.request.Request(
-        f"{base}/v1/chat/completions",
+        f"{base}{path}",
         json.dumps(body).encode(),
         {"content-type": "application/json", **(headers or {})},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ CACHE = Path(os.environ.get("ENGINE_CACHE") or Path.home() / ".cache" / "epd-rou
 ENVIRONMENT = CACHE / "vllm-0.32"
 INSTALL = Path(__file__).with_name("install_vllm_cpu.sh")
 SECONDS = 600  # a boot of four engines on two busy cores included
+SHOWN = 3  # failures with logs
 LOGS = pytest.StashKey[Path]()
 
 
@@ -30,9 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what the engines and the router said."""
+    """Show with the first failures what the engines and the router said."""
     report = yield
-    if report.failed and LOGS in item.config.stash:
+    if report.failed and LOGS in item.config.stash and item.session.testsfailed < SHOWN:
         for log in sorted(item.config.stash[LOGS].glob("*.log")):
             end = log.read_text(errors="replace").splitlines()[-25:]
             report.sections.append((f"end of {log.name}", "\n".join(end)))
@@ -50,8 +52,10 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Confi
 def fleet(run_dir: Path) -> Iterator[Fleet]:
     if not (ENVIRONMENT / "bin" / "vllm").exists():
         pytest.exit(f"no vLLM in {ENVIRONMENT}; install it with: {INSTALL} {ENVIRONMENT}", returncode=1)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no engine behind when CI gives up
     with booted(ENVIRONMENT, tiny_model(ENVIRONMENT, CACHE), run_dir) as engines:
         yield engines
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ ENVIRONMENT = {
 }
 ARGUMENTS = (
     "--host 127.0.0.1 --max-model-len 8192 --max-num-seqs 8 --dtype float32 --block-size 32 --enforce-eager "
-    "--enable-request-id-headers --enable-prompt-tokens-details"
+    "--enable-request-id-headers --enable-prompt-tokens-details --enable-auto-tool-choice --tool-call-parser hermes"
 )
 
 
