@@ -31,6 +31,7 @@ from pathlib import Path
 ROLES = ("agg", "e", "p", "d")
 MODEL = "tiny"
 BOOT_SECONDS = 480
+PATIENCE_SECONDS = 240
 STOP_SECONDS = 15
 ESTABLISHED = "01"  # in /proc/net/tcp
 ENVIRONMENT = {
@@ -139,6 +140,15 @@ class Engine:
                 raise EngineError(f"engine {self.role} did not start; the end of its log:\n{self.tail()}")
             time.sleep(0.5)
 
+    def wait_or_restart(self) -> None:
+        """Wait, with a second try: once in forty boots vLLM's processes waited for each other at start-up, for ever."""
+        try:
+            self.wait(PATIENCE_SECONDS)
+        except EngineError:
+            self.stop()
+            self.start()
+            self.wait(PATIENCE_SECONDS)
+
     def pause(self) -> None:
         """Freeze every process of the engine: requests are accepted by the kernel and stay unanswered."""
         self._signal(signal.SIGSTOP)
@@ -194,7 +204,7 @@ def booted(environment: Path, model: Path, run: Path, roles: tuple[str, ...] = R
         for engine in engines.values():
             engine.start()
         for engine in engines.values():
-            engine.wait()
+            engine.wait_or_restart()
         yield engines
     finally:
         for engine in engines.values():
