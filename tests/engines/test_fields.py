@@ -38,6 +38,8 @@ FIELDS: dict[str, Fields] = {
     "n": {"n": 3, "temperature": 1, "top_k": 1},
     "logprobs": {"logprobs": True, "top_logprobs": 4},
     "prompt_logprobs": {"prompt_logprobs": 2},
+    "prompt_logprobs, few": {"prompt_logprobs": 1},
+    "prompt_logprobs, chosen": {"prompt_logprobs": 0},
     "penalties": {"presence_penalty": 1.5, "frequency_penalty": 0.7, "repetition_penalty": 1.3},
     "logit_bias": {"logit_bias": {"58": -50, "6": 5}},
     "json_schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},

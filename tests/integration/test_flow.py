@@ -152,3 +152,28 @@ async def test_a_truncated_picture_is_the_clients_fault(started: Started) -> Non
             with pytest.raises(openai.BadRequestError, match="truncated"):
                 await api.chat.completions.create(**chat("x", bad))
             await settled(server)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "whole"),
+    [
+        ("prompt_logprobs", 0, True),
+        ("prompt_logprobs", 1, True),
+        ("prompt_logprobs", None, False),
+        ("echo", 1, True),
+        ("echo", True, True),
+        ("echo", False, False),
+        ("use_beam_search", 1, True),
+        ("use_beam_search", 0, False),
+        ("best_of", 2, True),
+        ("best_of", 1, False),
+    ],
+)
+async def test_what_must_not_be_split_is_not(started: Started, field: str, value: object, whole: bool) -> None:
+    """A decode worker that has only references dies of `prompt_logprobs`, 0 included (seen on vLLM 0.32)."""
+    async with started(encode=1, prefill=1, decode=1) as (server, cluster):
+        async with aiohttp.ClientSession() as http:
+            body = chat("what?", RED) | {field: value}
+            async with http.post(f"http://127.0.0.1:{server.port}/v1/chat/completions", json=body) as answer:
+                assert answer.status == 200
+        assert bool(cluster["encode"][0].requests) != whole

@@ -89,9 +89,15 @@ NOT_FOR_ENCODE = frozenset(
     ]
 )
 # One worker must do all of it: what these ask for cannot be put together from two.
-WHOLE_ONLY = ("prompt_logprobs", "use_beam_search", "echo", "best_of")
+# The values with which each is not asked for: vLLM acts on any number of prompt log-probabilities, 0 included, and takes 1
+# for true.
+WHOLE_ONLY = {
+    "prompt_logprobs": (b"null",),
+    "use_beam_search": (b"null", b"false", b"0"),
+    "echo": (b"null", b"false", b"0"),
+    "best_of": (b"null", b"1"),
+}
 CLIENT_TRANSFER_PARAMS = ("ec_transfer_params", "kv_transfer_params", "prompt_embeds")
-FALSY = (None, b"null", b"false", b"0", b"1")
 
 PREFILL_PULL = (
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
@@ -120,8 +126,8 @@ def whole_only(scan: Scan, body: bytes | bytearray) -> str:
     if scan.n != 1:
         return "n"
     fields = set(scan.fields)
-    for name in WHOLE_ONLY:
-        if name in fields and scan.raw(body, name) not in FALSY:
+    for name, unasked in WHOLE_ONLY.items():
+        if name in fields and scan.raw(body, name) not in unasked:
             return name
     prompt = scan.raw(body, "prompt") if "prompt" in fields else None
     return "prompt list" if prompt is not None and prompt.startswith(b"[") else ""
