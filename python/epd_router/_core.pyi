@@ -210,12 +210,12 @@ class Scan:
     @property
     def n(self) -> int: ...
     @property
-    def items(self) -> list[Item]: ...
+    def items(self) -> tuple[Item, ...]: ...
     @property
     def text_bytes(self) -> int:
         """Bytes of all strings under messages, input and prompt that are not media."""
     @property
-    def fields(self) -> list[str]:
+    def fields(self) -> tuple[str, ...]:
         """Names of the top-level members, in order."""
     def raw(self, body: bytes | bytearray, name: str) -> bytes | None:
         """The value of a top-level member exactly as sent."""
@@ -242,6 +242,8 @@ class Edits:
         """Remove a top-level member if present."""
     def set_uuid(self, index: int, uuid: str | None) -> None:
         """Overwrite, insert or (None) remove the `uuid` of media part `index`."""
+    def strip_uuids(self) -> None:
+        """Remove the `uuid` of every media part."""
     def set_item(self, index: int, part: bytes) -> None:
         """Replace the whole object of media part `index`."""
     def apply(self, body: bytes | bytearray) -> tuple[list[bytes | memoryview], int]:

@@ -19,14 +19,16 @@ from epd_router._core import derive_id
 @dataclasses.dataclass(frozen=True, slots=True)
 class Embedding:
     """One published embedding. `uuid` names it in media parts, `key` in transfer parameters; `entry` is the encoder's own
-    JSON for it, echoed as it came; `metadata` the JSON members of a reference, None when the encoder gave none."""
+    JSON for it, echoed as it came; `metadata` the JSON members of a reference, None when the encoder gave none;
+    `in_encoder` says that it lives in the encoder's own memory; `transfer_id` names a push to one consumer."""
 
     uuid: str
     key: str
     entry: bytes
     metadata: dict[str, object] | None
     encoder: str
-    shared: bool  # any later request may use it; otherwise it was moved to one consumer
+    in_encoder: bool = False
+    transfer_id: str = ""
 
 
 @dataclasses.dataclass(slots=True)
@@ -86,7 +88,7 @@ class Embeddings:
     def encoder_restarted(self, encoder: str) -> None:
         """What an encoder kept in its own memory is gone; what it put into a shared store stays."""
         for entry in self._entries.values():
-            if entry.ready is not None and entry.ready.encoder == encoder and not entry.ready.shared:
+            if entry.ready is not None and entry.ready.encoder == encoder and entry.ready.in_encoder:
                 entry.ready = None
 
     async def _run(self, media_id: str, entry: _Entry, encode: Callable[[str], Awaitable[Embedding]]) -> Embedding:
@@ -96,9 +98,8 @@ class Embeddings:
             entry.generation += 1
             raise
         else:
-            if embedding.shared:
-                entry.ready = embedding
-                entry.expires = self._loop.time() + self._ttl
+            entry.ready = embedding
+            entry.expires = self._loop.time() + self._ttl
             return embedding
         finally:
             entry.encode = None

@@ -92,10 +92,6 @@ class HealthMonitor:
         if self._session is not None:
             await self._session.close()
 
-    async def settle(self) -> None:
-        """Wait a moment for probes to come back."""
-        await asyncio.sleep(0.02)
-
     def connection_failed(self, worker: Worker, error: str) -> None:
         """A connection was refused: no need to wait for a probe."""
         self._failed(worker, error, at_once=True)

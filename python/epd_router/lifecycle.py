@@ -54,6 +54,9 @@ _FORWARD: dict[tuple[State, Event], State] = {
     (State.ENCODING, Event.DECODE): State.DECODING,
     (State.PREFILLING, Event.DECODE): State.DECODING,
     (State.DECODING, Event.COMMIT): State.STREAMING,
+    # What a worker says of a bad picture or prompt is the client's answer, whatever the stage.
+    (State.ENCODING, Event.COMMIT): State.STREAMING,
+    (State.PREFILLING, Event.COMMIT): State.STREAMING,
     (State.STREAMING, Event.FINISH): State.DONE,
     # Before the client has a byte, a failed stage sends the request back to placement.
     (State.ENCODING, Event.RETRY): State.ADMITTED,

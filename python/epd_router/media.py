@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 from epd_router.errors import MediaError
 
 if TYPE_CHECKING:
-    from epd_router._core import Item, Scan
+    from collections.abc import Sequence
+
+    from epd_router._core import Item
     from epd_router.options import Settings
 
 LOCAL_NAMES = ("localhost", ".localhost", ".local", ".internal")
@@ -25,10 +27,10 @@ class UrlGuard:
         self._images = settings.mm_per_request_image_limit
         self._trusted = settings.trust_client_transfer_params
 
-    def check(self, scan: Scan) -> None:
+    def check(self, items: Sequence[Item]) -> None:
         """Raise MediaError naming the first media part that is not acceptable."""
         images = 0
-        for item in scan.items:
+        for item in items:
             images += item.modality == "image"
             if item.source in {"http", "other"}:
                 self._check_url(item)

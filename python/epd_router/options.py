@@ -118,6 +118,15 @@ class Settings:
         choice("auto", "nixl-push", "mooncake"),
         "how KV moves from prefill to decode; auto covers NIXL pull and stores",
     )
+    ec_connector: str = option(
+        "engine",
+        "auto",
+        choice("auto", "mooncake"),
+        "how embeddings move from encode to prefill; auto covers shared stores and NIXL",
+    )
+    ec_consumer_zmq_addrs: tuple[str, ...] = option(
+        "engine", (), words, "Mooncake embeddings: control addresses (host:port) of the --prefill-decode workers, in their order"
+    )
     mooncake_bootstrap_port: int = option(
         "engine", 8998, int, "Mooncake KV: bootstrap port of prefill workers", env=["VLLM_MOONCAKE_BOOTSTRAP_PORT"]
     )

@@ -15,13 +15,16 @@ from epd_router._core import Load
 from epd_router.app import build_app
 from epd_router.deadlines import Sweeper
 from epd_router.embeddings import Embeddings
-from epd_router.engines import vllm
+from epd_router.engines.transfer import ec_driver, kv_driver
 from epd_router.errors import ConfigError, EpdRouterError
 from epd_router.health import HealthMonitor
 from epd_router.ingress import Exchange, Ingress
 from epd_router.metrics import Metrics
 from epd_router.pipeline import INFERENCE, Pipeline
 from epd_router.relay import Relay
+from epd_router.stages.call import Caller
+from epd_router.stages.encode import EncodeStage
+from epd_router.stages.generate import GenerateStage
 from epd_router.upstream import Endpoint, LocalEndpoint, dispatch
 from epd_router.workers import Fleet, Role, Worker, configured
 
@@ -44,7 +47,7 @@ class Server:
         self.fleet = Fleet()
         self.embeddings = Embeddings(settings.embedding_ttl_secs, settings.embedding_index_entries)
         self.health = HealthMonitor(self.fleet, settings, self._worker_changed)
-        self.pipeline = Pipeline(settings, self.fleet, self.health, self.embeddings, self.metrics, vllm.driver(settings, fetch))
+        self.pipeline = self._make_pipeline()
         self.metrics.watch(self.fleet)
         self.port = 0
         self.draining = False
@@ -56,6 +59,14 @@ class Server:
         for role, specs in configured(settings).items():
             for spec in specs:
                 self.fleet.add(self.make_worker(spec, role))
+
+    def _make_pipeline(self) -> Pipeline:
+        settings, metrics = self.settings, self.metrics
+        ec = ec_driver(settings)
+        caller = Caller(settings, self.fleet, self.health, metrics)
+        encode = EncodeStage(settings, caller, self.embeddings, metrics, ec)
+        generate = GenerateStage(settings, self.fleet, caller, encode, kv_driver(settings, fetch), ec)
+        return Pipeline(settings, self.fleet, encode, generate, metrics)
 
     def make_worker(self, spec: WorkerSpec, role: Role) -> Worker:
         """A worker with its connections and load."""
@@ -94,6 +105,7 @@ class Server:
         assert self._runner.server is not None
         self._local = LocalEndpoint(self._runner.server, self.sweeper, keepalive=60.0)
         self.sweeper.add(self._local)
+        self.sweeper.add(self.pipeline)
         self.sweeper.start()
         await self.health.start()
         self._server = await self.loop.create_server(
@@ -164,10 +176,13 @@ class Server:
 
 
 async def fetch(url: str) -> bytes:
-    """GET a small answer of an engine's side server."""
+    """GET a small answer of an engine's side server. Raises OSError."""
     timeout = aiohttp.ClientTimeout(total=5)
-    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, raise_for_status=True) as response:
-        return await response.read()
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, raise_for_status=True) as response:
+            return await response.read()
+    except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+        raise OSError(str(error) or type(error).__name__) from error
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -89,6 +89,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     def send(self, pieces: Pieces, leg: Leg, deadlines: LegDeadlines, *, head_only: bool) -> None:
         """Send a request and deliver its answer to `leg`; `head_only` for the answer to HEAD."""
+        if self.transport.is_closing():  # lost since it was opened: nobody will call us any more
+            leg.on_failure(BrokenError("the connection ended before the request was sent"))
+            return
         self._leg = leg
         self._head_only = head_only
         self.received = self._fed = self._allowed = 0
@@ -185,14 +188,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _fail(self, error: UpstreamError) -> None:
         leg = self._leg
-        self.abandon()
         if leg is not None:
+            self.abandon(leg)
             leg.on_failure(error)
 
-    def abandon(self) -> None:
-        """Nobody wants the answer any more: close, which cancels the work at the engine."""
-        self._reset()
-        self.transport.abort()
+    def abandon(self, leg: Leg) -> None:
+        """Nobody wants this answer any more: close, which cancels the work at the engine. Does nothing when the answer is
+        complete: the connection may be another request's by now."""
+        if self._leg is leg:
+            self._reset()
+            self.transport.abort()
 
     def pause_reading(self) -> None:
         """The client is slow; stop taking bytes from the worker."""
@@ -331,7 +336,7 @@ async def dispatch(
             leg.reset()
     except asyncio.CancelledError:
         if connection is not None:
-            connection.abandon()
+            connection.abandon(leg)
         raise
 
 

@@ -8,13 +8,14 @@ from urllib.parse import urlsplit
 
 from epd_router.errors import ConfigError
 
-NUMBERS = ("bootstrap", "kv_port", "tp", "pp")
-TEXTS = ("node", "engine_id", "kv_host")
+NUMBERS = ("bootstrap", "kv_port", "ec_port", "tp", "pp")
+TEXTS = ("node", "engine_id", "kv_host", "ec_host")
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
-    """One worker as configured. `weight` is relative capacity; the KV labels serve connectors that need them."""
+    """One worker as configured. `weight` is relative capacity; the other labels tell connectors where to meet: `kv_*` the
+    side channel of a prefill worker, `ec_*` the control port of an embedding consumer (vLLM's defaults)."""
 
     url: str
     weight: float = 1.0
@@ -22,6 +23,8 @@ class WorkerSpec:
     engine_id: str = ""
     kv_host: str = ""
     kv_port: int = 5600
+    ec_host: str = ""
+    ec_port: int = 14579
     tp: int = 1
     pp: int = 1
     bootstrap: int = 0

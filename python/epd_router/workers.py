@@ -128,8 +128,33 @@ def configured(settings: Settings) -> dict[Role, tuple[WorkerSpec, ...]]:
         for spec in specs:
             if seen.setdefault(spec.url, role) is not role:
                 raise ConfigError(f"{spec.url} is given as {seen[spec.url].value} and as {role.value}")
-    Topology(frozenset(role for role, specs in roles.items() if specs)).validate()
+    topology = Topology(frozenset(role for role, specs in roles.items() if specs))
+    topology.validate()
+    check_connectors(settings, topology)
+    if settings.ec_consumer_zmq_addrs:
+        roles[Role.PREFILL_DECODE] = with_control_addresses(settings.prefill_decode, settings.ec_consumer_zmq_addrs)
     return roles
+
+
+def check_connectors(settings: Settings, topology: Topology) -> None:
+    """Raise ConfigError where a connector cannot serve the topology."""
+    if settings.ec_connector == "mooncake" and Role.ENCODE in topology.roles and Role.PREFILL in topology.roles:
+        raise ConfigError("--ec-connector mooncake works with --prefill-decode, not with --prefill and --decode (vLLM 0.32)")
+    if settings.kv_connector == "nixl-push" and any(not spec.engine_id for spec in settings.prefill):
+        raise ConfigError("--kv-connector nixl-push needs engine_id= on every --prefill worker (its --kv-transfer-config)")
+
+
+def with_control_addresses(specs: Sequence[WorkerSpec], addresses: Sequence[str]) -> tuple[WorkerSpec, ...]:
+    """The workers with the addresses of their control ports. Raises ConfigError."""
+    if len(specs) != len(addresses):
+        raise ConfigError(f"--ec-consumer-zmq-addrs: {len(addresses)} addresses for {len(specs)} --prefill-decode workers")
+    located = []
+    for spec, address in zip(specs, addresses, strict=True):
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigError(f"--ec-consumer-zmq-addrs: {address!r} is not host:port")
+        located.append(dataclasses.replace(spec, ec_host=host, ec_port=int(port)))
+    return tuple(located)
 
 
 class Fleet:

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice, PyString};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice, PyString, PyTuple};
 
 use super::buffer::with_bytes;
 use super::errors;
@@ -17,7 +18,8 @@ use crate::body::splice::{self, Piece};
 pub struct Scan {
     pub scan: Arc<scan::Scan>,
     model: Option<Py<PyString>>,
-    urls: Vec<Option<String>>,
+    items: Py<PyTuple>,
+    fields: PyOnceLock<Py<PyTuple>>,
 }
 
 /// One media part.
@@ -92,17 +94,17 @@ impl Scan {
         self.scan.n
     }
     #[getter]
-    fn items(&self) -> Vec<Item> {
-        let items = self.urls.iter().enumerate();
-        items.map(|(index, url)| Item { scan: self.scan.clone(), index, url: url.clone() }).collect()
+    fn items(&self, py: Python<'_>) -> Py<PyTuple> {
+        self.items.clone_ref(py)
     }
     #[getter]
     fn text_bytes(&self) -> usize {
         self.scan.text_bytes
     }
     #[getter]
-    fn fields(&self) -> Vec<&str> {
-        self.scan.members.iter().map(|member| member.name.as_str()).collect()
+    fn fields(&self, py: Python<'_>) -> PyResult<Py<PyTuple>> {
+        let names = || PyTuple::new(py, self.scan.members.iter().map(|member| &member.name)).map(Bound::unbind);
+        Ok(self.fields.get_or_try_init(py, names)?.clone_ref(py))
     }
     #[getter]
     fn client_uuids(&self) -> bool {
@@ -127,13 +129,16 @@ fn scan_body(py: Python<'_>, body: &Bound<'_, PyAny>, max_depth: usize, max_item
     let limits = Limits { depth: max_depth.min(1024), items: max_items };
     let (scan, urls) = with_bytes(body, |bytes| {
         scan::scan(bytes, limits).map(|scan| {
-            let urls = scan.items.iter().map(|item| url(bytes, item)).collect();
+            let urls: Vec<_> = scan.items.iter().map(|item| url(bytes, item)).collect();
             (scan, urls)
         })
     })?
     .map_err(|error| errors::body(py, error))?;
     let model = scan.model.as_ref().map(|model| PyString::new(py, model).unbind());
-    Ok(Scan { scan: Arc::new(scan), model, urls })
+    let scan = Arc::new(scan);
+    let items = urls.into_iter().enumerate().map(|(index, url)| Py::new(py, Item { scan: scan.clone(), index, url }));
+    let items = PyTuple::new(py, items.collect::<PyResult<Vec<_>>>()?)?.unbind();
+    Ok(Scan { scan, model, items, fields: PyOnceLock::new() })
 }
 
 fn url(text: &[u8], item: &scan::Item) -> Option<String> {
@@ -179,6 +184,9 @@ impl Edits {
         }
         self.change(|edits| edits.set_uuid(index, uuid));
         Ok(())
+    }
+    fn strip_uuids(&self) {
+        self.change(|edits| (0..self.scan.items.len()).for_each(|index| edits.set_uuid(index, None)));
     }
     fn set_item(&self, index: usize, part: &[u8]) -> PyResult<()> {
         self.check(index)?;

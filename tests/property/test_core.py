@@ -66,7 +66,7 @@ def test_without_edits_every_byte_stays(document: dict[str, Any], spaced: bool, 
         return
     body = written(document, spaced, ascii_only)
     found = scan(body)
-    assert found.fields == list(document)
+    assert found.fields == tuple(document)
     assert b"".join(found.edit().apply(body)[0]) == body
 
 

@@ -40,7 +40,7 @@ def test_error_table_is_sound() -> None:
 def test_scalars() -> None:
     found = scan(b' { "model" : "m\\u00e9", "stream":true,"n":2, "max_tokens":9, "max_completion_tokens":7, "prompt":["ab","c"]} ')
     assert (found.model, found.stream, found.n, found.max_tokens, found.text_bytes) == ("m\xe9", True, 2, 7, 3)
-    assert found.fields == ["model", "stream", "n", "max_tokens", "max_completion_tokens", "prompt"]
+    assert found.fields == ("model", "stream", "n", "max_tokens", "max_completion_tokens", "prompt")
     empty = scan(b'{"model":null,"stream":null,"n":null,"max_tokens":null,"max_output_tokens":-3}')
     assert (empty.model, empty.stream, empty.n, empty.max_tokens) == (None, False, 1, None)
 

@@ -8,7 +8,6 @@ metadata for every item of its modality in the request, because an engine refuse
 from __future__ import annotations
 
 import base64
-import secrets
 import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 
-from epd_router._core import item_pieces
+from epd_router._core import derive_id, item_pieces
 from epd_router.embeddings import Embedding
 
 if TYPE_CHECKING:
     from epd_router._core import Edits, Item, Scan
-    from epd_router.options import Settings
     from epd_router.upstream import Pieces
-    from epd_router.workers import Worker
 
 JSON_METADATA = (0, 30)  # first version that takes metadata as JSON numbers
 REFERENCES = (0, 28)  # first version whose consumers take references without media
@@ -98,11 +95,8 @@ WHOLE_ONLY = {
     "best_of": (b"null", b"1"),
 }
 CLIENT_TRANSFER_PARAMS = ("ec_transfer_params", "kv_transfer_params", "prompt_embeds")
-
-PREFILL_PULL = (
-    b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
-    b'"remote_host":null,"remote_port":null}'
-)
+# A request with none of these members needs no look at them.
+LOOKED_AT = frozenset([*WHOLE_ONLY, *CLIENT_TRANSFER_PARAMS, "prompt"])
 
 
 class PrefillReply(msgspec.Struct):
@@ -121,34 +115,47 @@ class DialectError(Exception):
     """The engine's answer does not have a shape this dialect knows."""
 
 
+def refused(scan: Scan, body: bytes | bytearray) -> str:
+    """A member with transfer parameters or embeddings of the client's own, or ''. They can stop an engine."""
+    if LOOKED_AT.isdisjoint(scan.fields):
+        return ""
+    for name in CLIENT_TRANSFER_PARAMS:
+        if (value := scan.raw(body, name)) is not None and value != b"null":
+            return name
+    return ""
+
+
 def whole_only(scan: Scan, body: bytes | bytearray) -> str:
     """Why a request must be served by one worker, or ''."""
     if scan.n != 1:
         return "n"
-    fields = set(scan.fields)
+    if LOOKED_AT.isdisjoint(scan.fields):
+        return ""
     for name, unasked in WHOLE_ONLY.items():
-        if name in fields and scan.raw(body, name) not in unasked:
+        if (value := scan.raw(body, name)) is not None and value not in unasked:
             return name
-    prompt = scan.raw(body, "prompt") if "prompt" in fields else None
+    prompt = scan.raw(body, "prompt")
     return "prompt list" if prompt is not None and prompt.startswith(b"[") else ""
 
 
 # --- encode ---
 
 
-def encode_body(body: bytes | bytearray, scan: Scan, item: Item, uuid: str, extra: bytes = b"") -> list[Any]:
-    """Pieces of the encode request of one item. `extra` is further members, each ended by a comma."""
+def encode_body(body: bytes | bytearray, scan: Scan, item: Item, uuid: str, params: bytes = b"") -> Pieces:
+    """Pieces of the encode request of one item; `params` is its `ec_transfer_params`, if the connector needs any."""
     carried = [b'"%s":%s,' % (orjson.dumps(name)[1:-1], scan.raw(body, name) or b"null") for name in scan.fields
                if name not in NOT_FOR_ENCODE]  # fmt: skip
     model = scan.raw(body, "model")
     if model is not None:
         carried.append(b'"model":' + model + b",")
-    head = b"{%s%s" % (b"".join(carried), extra)
+    if params:
+        carried.append(b'"ec_transfer_params":' + params + b",")
+    head = b"{%s" % b"".join(carried)
     head += b'"stream":false,"max_tokens":1,"messages":[{"role":"user","content":['
     return [head, *item_pieces(body, item, uuid), b"]}]}"]
 
 
-def embedding(reply: bytes, uuid: str, encoder: str) -> Embedding:
+def embedding(reply: bytes, uuid: str, encoder: str, transfer_id: str = "") -> Embedding:
     """What an encode answer published, in any of the shapes of 0.26 to 0.32. Raises DialectError."""
     try:
         params = msgspec.json.decode(reply, type=EncodeReply).ec_transfer_params or {}
@@ -166,8 +173,7 @@ def embedding(reply: bytes, uuid: str, encoder: str) -> Embedding:
             key, raw, entry, metadata = uuid, b"", {}, {}
     except (msgspec.MsgspecError, AttributeError, TypeError, KeyError) as error:
         raise DialectError(f"unknown shape of ec_transfer_params: {error}") from error
-    shared = "peer_host" not in entry and "transfer_id" not in entry
-    return Embedding(uuid, key, raw, metadata or None, encoder, shared)
+    return Embedding(uuid, key, raw, metadata or None, encoder, "peer_host" in entry, transfer_id)
 
 
 # --- references ---
@@ -193,41 +199,49 @@ def reference(item: Item, found: Embedding, version: tuple[int, ...]) -> bytes:
     return orjson.dumps({"type": kind, kind: metadata, "uuid": found.uuid})
 
 
-def referable(scan: Scan, found: Sequence[Embedding | None], version: tuple[int, ...]) -> list[bool]:
+def referable(items: Sequence[Item], found: Sequence[Embedding | None], version: tuple[int, ...]) -> list[bool]:
     """Which items may go as references: those of modalities of which every item has metadata."""
     if version and version < REFERENCES:
         return [False] * len(found)
-    mixed = {item.modality for item, one in zip(scan.items, found, strict=True) if one is None or one.metadata is None}
-    return [item.modality not in mixed for item in scan.items]
+    mixed = {item.modality for item, one in zip(items, found, strict=True) if one is None or one.metadata is None}
+    return [item.modality not in mixed for item in items]
 
 
-def write_media(
-    edits: Edits,
-    scan: Scan,
-    found: Sequence[Embedding | None],
-    uuids: Sequence[str],
-    version: tuple[int, ...],
-    *,
-    raw: bool,
+def raw_name(media_id: str) -> str:
+    """The uuid of media that go without an embedding."""
+    return derive_id([media_id.encode(), b"raw"])
+
+
+def name_media(edits: Edits, found: Sequence[Embedding | None], media_ids: Sequence[str]) -> None:
+    """Name every item as the stage before did."""
+    for index, (one, media_id) in enumerate(zip(found, media_ids, strict=True)):
+        edits.set_uuid(index, raw_name(media_id) if one is None else one.uuid)
+
+
+def refer_media(
+    edits: Edits, items: Sequence[Item], found: Sequence[Embedding | None], media_ids: Sequence[str], version: tuple[int, ...]
 ) -> bool:
-    """Name every item and put references where they are safe; True when no media is left in the body."""
-    refer = [False] * len(found) if raw else referable(scan, found, version)
-    for index, (item, one, uuid) in enumerate(zip(scan.items, found, uuids, strict=True)):
+    """Name every item, put references where they are safe and say where the embeddings are; True when no media is left in
+    the body."""
+    name_media(edits, found, media_ids)
+    refer = referable(items, found, version)
+    for index, (item, one) in enumerate(zip(items, found, strict=True)):
         if refer[index] and one is not None:
             edits.set_item(index, reference(item, one, version))
-        else:
-            edits.set_uuid(index, uuid if one is None else one.uuid)
-    entries = {one.key: one for one in found if one is not None and one.entry}
-    if entries:
-        edits.set("ec_transfer_params", transfer_params(list(entries.values())))
-    return bool(refer) and all(refer)
+    published = {one.key: one for one in found if one is not None and one.entry}
+    if published:
+        edits.set("ec_transfer_params", transfer_params(list(published.values())))
+    return all(refer)
 
 
 def transfer_params(found: Sequence[Embedding]) -> bytes:
-    """Top-level `ec_transfer_params`: the encoders' entries by key, as they came."""
+    """Top-level `ec_transfer_params`: the encoders' entries by key, as they came, and the transfer ids of those pushed."""
     if any(one.entry.startswith(b"[") for one in found):
         return b'{"ec_items":[%s]}' % b",".join(one.entry.strip()[1:-1] for one in found)
-    return b"{%s}" % b",".join(orjson.dumps(one.key) + b":" + one.entry for one in found)
+    members = [orjson.dumps(one.key) + b":" + one.entry for one in found]
+    if pushed := [{"mm_hash": one.key, "transfer_id": one.transfer_id} for one in found if one.transfer_id]:
+        members.append(b'"ec_items":' + orjson.dumps(pushed))
+    return b"{%s}" % b",".join(members)
 
 
 # --- prefill and decode ---
@@ -265,95 +279,12 @@ def hands_over_blocks(params: bytes | None) -> bool:
     return bool(isinstance(decoded, dict) and decoded.get("do_remote_prefill") and any(decoded.get("remote_block_ids") or ()))
 
 
-class KvDriver:
-    """How prefill hands its KV to decode. `concurrent`: both legs start together, decode is told without prefill's answer."""
-
-    concurrent = False
-
-    async def prepare(self, prefill: Worker, request_id: str) -> tuple[bytes, bytes | None]:
-        """Parameters of the prefill leg, and those of the decode leg where they are known before."""
-        return PREFILL_PULL, None
-
-    def adjust_prefill(self, edits: Edits) -> None:
-        """Further edits of the prefill leg."""
-
-
-class NixlPush(KvDriver):
-    """Prefill writes into decode's memory; the two meet by request id."""
-
-    concurrent = True
-
-    async def prepare(self, prefill: Worker, request_id: str) -> tuple[bytes, bytes | None]:
-        """Decode learns prefill's address from the labels of its URL."""
-        spec = prefill.spec
-        decode = {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_engine_id": spec.engine_id,
-            "remote_host": spec.kv_host or prefill.endpoint.host,
-            "remote_port": spec.kv_port,
-            "tp_size": spec.tp,
-            "pp_size": spec.pp,
-            "remote_request_id": f"chatcmpl-{request_id}",
-        }
-        return PREFILL_PULL, orjson.dumps(decode)
-
-
-class Mooncake(KvDriver):
-    """Prefill writes into decode's memory; the two meet by transfer id, found through prefill's bootstrap server."""
-
-    concurrent = True
-
-    def __init__(self, settings: Settings, query: Any) -> None:
-        self._port = settings.mooncake_bootstrap_port
-        self._query = query
-        self._engines: dict[tuple[str, int], str] = {}
-
-    async def prepare(self, prefill: Worker, request_id: str) -> tuple[bytes, bytes | None]:
-        """A fresh transfer id for each attempt."""
-        host = prefill.spec.kv_host or prefill.endpoint.host
-        address = f"http://{host}:{prefill.spec.bootstrap or self._port}"
-        known = self._engines.get((prefill.id, prefill.boot))
-        if known is None:
-            answer = orjson.loads(await self._query(address + "/query"))
-            known = self._engines[prefill.id, prefill.boot] = str(answer["0"]["engine_id"])
-        transfer = secrets.token_hex(16)
-        first = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer}
-        second = {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_bootstrap_addr": address,
-            "remote_engine_id": known,
-            "transfer_id": transfer,
-        }
-        return orjson.dumps(first), orjson.dumps(second)
-
-    def adjust_prefill(self, edits: Edits) -> None:
-        """Only a `length` finish keeps the blocks, so the first token must not end the sequence."""
-        edits.set("ignore_eos", b"true")
-        edits.set("min_tokens", b"1")
-
-
-def driver(settings: Settings, query: Any) -> KvDriver:
-    """The configured driver."""
-    if settings.kv_connector == "nixl-push":
-        return NixlPush()
-    if settings.kv_connector == "mooncake":
-        return Mooncake(settings, query)
-    return KvDriver()
-
-
 def decode_edits(scan: Scan, params: bytes | None) -> Edits:
     """The edits that make a request a decode leg."""
     edits = scan.edit()
     if params is not None:
         edits.set("kv_transfer_params", params)
     return edits
-
-
-def total(pieces: Pieces) -> int:
-    """Bytes of a body in pieces."""
-    return sum(map(len, pieces))
 
 
 # --- errors ---
