@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from epd_router.failures import SUSPECT_REFERENCE, TABLE, Action, Cause, Stage
-from epd_router.mock import Cluster
+from epd_router.mock import Cluster, EngineConfig
 from epd_router.server import Server
 
 from tests.conftest import Started, chat, data_url, picture, settled
@@ -165,3 +165,27 @@ async def test_one_500_on_a_picture_is_tried_again(started: Started, roles_: dic
         assert (await ask(server, chat("x", RED)))[0] == 200
         cluster[next(iter(roles_))][0].fault("500", 1)
         assert (await ask(server, chat("text only")))[0] in {500, 502}
+
+
+async def test_only_so_many_requests_at_a_time_encode_at_prefill(started: Started) -> None:
+    """The budget counts requests, whatever their number of pictures, and is given back."""
+    settings = {"encode_fallback_budget": 1, "health_check_interval_secs": 30}
+    slow = EngineConfig(prefill_ms=300)
+    async with started(slow, encode=1, prefill=1, decode=1, settings=settings) as (server, cluster):
+        cluster["encode"][0].fault("500")
+        two = [chat("x", RED, data_url(picture("blue"))), chat("y", data_url(picture("green")))]
+        answers = await asyncio.gather(*(ask(server, body) for body in two))
+        assert sorted(status for status, _, _ in answers) == [200, 502]
+        refused = next(document for status, document, _ in answers if status == 502)
+        assert refused["error"]["code"] == "encode_failed"
+        assert (await ask(server, two[1]))[0] == 200
+        await settled(server)
+
+
+async def test_a_single_encoder_is_asked_again_after_a_500(started: Started) -> None:
+    async with started(encode=1, prefill=1, decode=1, settings={"encode_fallback": "fail"}) as (server, cluster):
+        cluster["encode"][0].fault("500", 1)
+        status, _, headers = await ask(server, chat("x", RED))
+        assert (status, "x-epd-router-degraded" in headers) == (200, False)
+        names = [request["body"]["messages"][0]["content"][0]["uuid"] for request in cluster["encode"][0].requests]
+        assert len(set(names)) == 2  # the first may have left half an embedding
