@@ -7,7 +7,10 @@ once per tick instead, and the hot path only sets attributes. Deadlines are ther
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 
 class Timed(Protocol):
@@ -43,7 +46,12 @@ class Sweeper:
         self._live.clear()
 
     def _sweep(self) -> None:
+        self._handle = self._loop.call_later(self._tick, self._sweep)  # first: whatever happens below, deadlines go on
         now = self._loop.time()
         for timed in tuple(self._live):
-            timed.check(now)
-        self._handle = self._loop.call_later(self._tick, self._sweep)
+            if timed not in self._live:
+                continue  # forgotten by the check of another
+            try:
+                timed.check(now)
+            except Exception:
+                log.exception("a deadline could not be checked")

@@ -108,8 +108,14 @@ class Exchange:
         """Send a whole answer and end the exchange."""
         framing = b"content-length: %d\r\n" % len(body)
         head = self.head_bytes(status, REASONS.get(status, ""), headers, framing)
-        self.transport.write(head if self.head.method == "HEAD" else head + body)
+        self.write(head if self.head.method == "HEAD" else head + body)
         self.finish()
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the answer. A client that has left is sent nothing: uvloop takes a write to a closed transport for a
+        fault of the caller, here of the worker's connection."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def fail(self, error: EpdRouterError) -> None:
         """Answer with an error object."""

@@ -82,14 +82,14 @@ class Relay:
     """
 
     __slots__ = (
-        "_decoder", "_exchange", "_extra", "_flow", "_framer", "_keep_failures", "_kept", "_streaming", "_transport", "committed",
+        "_decoder", "_exchange", "_extra", "_flow", "_framer", "_keep_failures", "_kept", "_streaming", "_write", "committed",
         "done", "first_byte_at", "head",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, extra_headers: bytes, *, keep_failures: bool = True) -> None:
         self._keep_failures = keep_failures
         self._exchange = exchange
-        self._transport = exchange.transport
+        self._write = exchange.write
         self._extra = extra_headers
         self.reset()
 
@@ -118,7 +118,7 @@ class Relay:
     def on_body(self, data: bytes) -> None:
         """The hot path once committed."""
         if self.committed:
-            self._transport.write(data if self._decoder is None else self._decoder.feed(data))
+            self._write(data if self._decoder is None else self._decoder.feed(data))
         elif self._kept is not None:
             self._kept.on_body(data)
         elif self._streaming and self._framer is not None and self._framer.error_event is not None:
@@ -152,7 +152,7 @@ class Relay:
                 self._decoder = ChunkedDecoder(1 << 62)
                 data = self._decoder.feed(data)
         exchange.producer = self._flow
-        self._transport.write(exchange.head_bytes(head.status, head.reason, head.forward + self._extra, framing) + data)
+        self._write(exchange.head_bytes(head.status, head.reason, head.forward + self._extra, framing) + data)
         if exchange.paused and self._flow is not None:
             self._flow.pause_reading()
 
@@ -180,7 +180,7 @@ class Relay:
             {"error": {"message": str(error), "type": "server_error", "param": None, "code": "decode_failed"}}
         )
         chunked = self.head is not None and self.head.chunked and self._decoder is None
-        self._transport.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event) if chunked else event)
+        self._write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event) if chunked else event)
         exchange.finish()
 
     @property
