@@ -61,7 +61,6 @@ class Exchange:
         "_connection",
         "body",
         "cancel",
-        "explain",
         "head",
         "producer",
         "request_id",
@@ -76,7 +75,6 @@ class Exchange:
         self.head = head
         self.body = body
         self.request_id = ""
-        self.explain = b""
         self.status = 0
         self.started = 0.0
         self.producer: Flow | None = None
@@ -95,12 +93,11 @@ class Exchange:
     def head_bytes(self, status: int, reason: str, headers: bytes, framing: bytes) -> bytes:
         """Status line and headers of the answer; notes the status."""
         self.status = status
-        return b"HTTP/1.1 %d %s\r\n%s%s%s%s\r\n" % (
+        return b"HTTP/1.1 %d %s\r\n%s%s%s\r\n" % (
             status,
             reason.encode("latin-1"),
             headers,
             framing,
-            self.explain,
             self._connection.persistence(self.head),
         )
 

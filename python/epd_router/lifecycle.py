@@ -24,6 +24,8 @@ class State(enum.Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
+    __hash__ = object.__hash__  # members are singletons; the table is looked up several times per request
+
 
 class Event(enum.Enum):
     """What happened to it."""
@@ -39,6 +41,8 @@ class Event(enum.Enum):
     FINISH = "finish"
     FAIL = "fail"
     CANCEL = "cancel"
+
+    __hash__ = object.__hash__
 
 
 FINAL = frozenset({State.DONE, State.FAILED, State.CANCELLED})

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from epd_router import __version__
 
 if TYPE_CHECKING:
+    from epd_router.pipeline import Pipeline
     from epd_router.workers import Fleet
 
 DURATIONS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -90,9 +91,10 @@ class Metrics:
             children = self._timed[decision] = (self.duration.labels(decision), self.first_token.labels(decision))
         return children
 
-    def watch(self, fleet: Fleet) -> None:
-        """Show the worker table."""
+    def watch(self, fleet: Fleet, pipeline: Pipeline) -> None:
+        """Show what is read when scraped, so that no request pays for it: the worker table, the requests in flight."""
         self.registry.register(FleetCollector(fleet))
+        self.in_flight.set_function(lambda: pipeline.in_flight)
 
     def render(self) -> bytes:
         """The exposition text."""
@@ -100,7 +102,7 @@ class Metrics:
 
 
 class FleetCollector(Collector):
-    """Reads the worker table when scraped, so that no request pays for it."""
+    """Reads the worker table."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -81,6 +81,11 @@ class Pipeline:
     def __len__(self) -> int:
         return len(self._active) + len(self._generate.background)
 
+    @property
+    def in_flight(self) -> int:
+        """Requests being served."""
+        return len(self._active)
+
     def tasks(self) -> list[asyncio.Task[None]]:
         """Everything in flight: requests, and releases of blocks that go on after theirs."""
         return [*self._active, *self._generate.background]
@@ -112,9 +117,7 @@ class Pipeline:
                 task.cancel()
 
     async def _serve(self, exchange: Exchange) -> None:
-        metrics = self._metrics
         request: Request | None = None
-        metrics.in_flight.inc()
         try:
             request = await self._admit(exchange)
             await self._attempts(request)
@@ -130,7 +133,6 @@ class Pipeline:
             log.exception("request %s failed", exchange.request_id)
             self._answer_error(exchange, request, EpdRouterError("internal_error", "internal error"))
         finally:
-            metrics.in_flight.dec()
             if request is not None:
                 self._encode.leave(request)
             self._account(exchange, request)

@@ -48,7 +48,7 @@ class Server:
         self.embeddings = Embeddings(settings.embedding_ttl_secs, settings.embedding_index_entries)
         self.health = HealthMonitor(self.fleet, settings, self._worker_changed)
         self.pipeline = self._make_pipeline()
-        self.metrics.watch(self.fleet)
+        self.metrics.watch(self.fleet, self.pipeline)
         self.port = 0
         self.draining = False
         self._connections: set[Ingress] = set()

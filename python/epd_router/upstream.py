@@ -20,6 +20,7 @@ from epd_router.deadlines import Sweeper
 
 MAX_HEAD = 64 << 10
 SOCKET_BUFFER = 4 << 20  # a large body leaves in few writes
+SMALL = 16 << 10  # bytes below which one copy is cheaper than a gathering write
 Pieces = Sequence[bytes | bytearray | memoryview]
 LegDeadlines = tuple[float, float]  # loop time of the latest first byte, seconds of silence in mid-answer
 
@@ -98,8 +99,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._checked = (0, 0.0)
         self._first_byte_by, self._idle_timeout = deadlines
         self._endpoint.sweeper.add(self)
-        if len(pieces) == 1:
-            self.transport.write(pieces[0])
+        if sum(map(len, pieces)) < SMALL:
+            self.transport.write(b"".join(pieces))
         else:
             self.transport.writelines(pieces)
 
