@@ -42,20 +42,23 @@ class UrlGuard:
             raise MediaError("invalid_value", f"{images} pictures, the limit is {self._images}", param="messages")
 
     def _check_url(self, item: Item) -> None:
-        url = item.url or ""
+        if reason := self.refusal(item.url or ""):
+            raise MediaError("media_not_allowed", f"{item.param}: {reason}", param=item.param)
+
+    def refusal(self, url: str) -> str:
+        """Why a URL may not be fetched, or ''."""
         try:
             parts = urlsplit(url.strip())
             host = (parts.hostname or "").rstrip(".").lower()
         except ValueError:
             parts, host = None, ""
         if parts is None or parts.scheme.lower() not in {"http", "https"}:
-            raise MediaError("media_not_allowed", f"{item.param}: only http, https and data URLs are fetched", param=item.param)
+            return "only http, https and data URLs are fetched"
         if not host or "\\" in url or parts.username is not None:
-            raise MediaError("media_not_allowed", f"{item.param}: the URL has no plain host", param=item.param)
+            return "the URL has no plain host"
         if self._domains and not any(host == domain or host.endswith("." + domain) for domain in self._domains):
-            raise MediaError("media_not_allowed", f"{item.param}: host {host} is not allowed", param=item.param)
-        if not self._private and is_private(host):
-            raise MediaError("media_not_allowed", f"{item.param}: host {host} is private", param=item.param)
+            return f"host {host} is not allowed"
+        return f"host {host} is private" if not self._private and is_private(host) else ""
 
 
 def is_private(host: str) -> bool:
