@@ -1,140 +1,123 @@
-"""What a mock engine makes of a request: media, a token count and a deterministic answer.
+"""What a mock engine makes of a request's messages: token ids with placeholder runs, and the tokens of an answer.
 
-The answer depends on the text and on the content of the media, not on how the media came: a reference to an embedding gives
-the answer that the picture itself gives. So a router that mixes pictures up is found out.
+The answer depends on the token ids and on the content of the media that the engine would really use, not on how they came: a
+reference to an embedding gives the answer that the picture itself gives. So a router that mixes pictures up is found out.
 """
 
 from __future__ import annotations
 
-import base64
-import dataclasses
 import hashlib
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-import aiohttp
+from epd_router.mock import tokenizer
+from epd_router.mock.blocks import Run
+from epd_router.mock.config import EngineConfig
+from epd_router.mock.errors import ApiError, bad_field, bad_role, bad_value, invalid
+from epd_router.mock.media import RAW, REFERENCES, Item
 
-WORDS = [
-    "the",
-    "a",
-    "picture",
-    "shows",
-    "red",
-    "blue",
-    "green",
-    "small",
-    "large",
-    "house",
-    "tree",
-    "car",
-    "on",
-    "under",
-    "beside",
-    "with",
-    "and",
-    "one",
-    "two",
-    "bright",
-]
-MEDIA = ("image_url", "video_url", "audio_url", "input_audio", "image_embeds", "video_embeds", "audio_embeds")
-ITEM_TOKENS = 64
+Part: TypeAlias = dict[str, Any]
+Turn: TypeAlias = tuple[str, list["str | Part"]]
+MEDIA = RAW | REFERENCES
 
 
-class RequestError(Exception):
-    """The engine refuses the request with this status and message."""
-
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.param = param
-
-
-@dataclasses.dataclass
-class Media:
-    """One media part: its content where it has any, else its name."""
-
-    uuid: str | None
-    content: bytes | None
-    reference: bool
-    metadata: dict[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """What the engine would call it."""
-        return self.uuid or hashlib.sha256(self.content or b"").hexdigest()
-
-
-@dataclasses.dataclass
+@dataclass
 class Prompt:
-    """A request's input."""
+    """One prompt in tokens."""
 
-    text: str
-    media: list[Media]
+    ids: list[int]
+    runs: list[Run] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
 
-    @property
-    def tokens(self) -> int:
-        """Four characters are a token, a medium is 64."""
-        return len(self.text) // 4 + 1 + ITEM_TOKENS * len(self.media)
-
-
-def answer(text: str, contents: list[str], count: int) -> list[str]:
-    """`count` words that depend on everything."""
-    seed = hashlib.sha256("\0".join([text, *contents]).encode()).digest()
-    return [WORDS[seed[index % 32] % len(WORDS)] + " " for index in range(count)]
+    def multimodal(self) -> dict[str, int] | None:
+        """Placeholder tokens by modality."""
+        counts: dict[str, int] = {}
+        for item in self.items:
+            counts[item.modality] = counts.get(item.modality, 0) + item.tokens
+        return counts or None
 
 
-async def read(body: dict[str, Any], session: aiohttp.ClientSession) -> Prompt:
-    """Text and media of a chat or completion request. Raises RequestError as the engine would."""
-    if "messages" not in body:
-        return Prompt(str(body.get("prompt", "")), [])
-    texts: list[str] = []
-    media: list[Media] = []
-    for message in body["messages"]:
-        texts.append(str(message.get("role")))
-        content = message.get("content")
-        for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
-            kind = next((kind for kind in MEDIA if kind in part), None)
-            if kind is None:
-                texts.append(str(part.get("text", "")))
-            else:
-                texts.append("<media>")
-                media.append(await _medium(part, kind, len(media), session))
-    if len({one.reference for one in media}) > 1:
-        raise RequestError(400, "Mixing raw image and embedding inputs is not allowed")
-    return Prompt("\n".join(texts), media)
+def turns(body: dict[str, Any]) -> list[Turn]:
+    """Roles and pieces of a chat. Raises ApiError."""
+    messages = body["messages"]
+    if not isinstance(messages, list) or not messages:
+        bad_field("list_type", "body.messages", "Input should be a valid list", messages)
+    return [_turn(index, message) for index, message in enumerate(messages)]
 
 
-async def _medium(part: dict[str, Any], kind: str, index: int, session: aiohttp.ClientSession) -> Media:
-    value, uuid = part[kind], part.get("uuid")
-    if kind.endswith("_embeds"):
-        return Media(uuid, None, True, value or {})
-    url = value.get("url") if isinstance(value, dict) else value
-    if not url:
-        raise RequestError(400, f"Cache miss for image at index {index} but data is not provided.")
-    content = await _load(url, session)
-    check_picture(content)
-    return Media(uuid, content, False, {})
+def _turn(index: int, message: Any) -> Turn:
+    if not isinstance(message, dict):
+        bad_field("dict_type", f"body.messages.{index}", "Input should be a valid dictionary", message)
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        bad_role(index, role, message)
+    if content is None or isinstance(content, str):
+        return role, [content or ""]
+    pieces: list[str | Part] = []
+    for part in content:
+        kind = part.get("type") or next((kind for kind in MEDIA if kind in part), "text")
+        if kind in MEDIA:
+            pieces.append({**part, "type": kind})
+        elif kind in {"text", "input_text", "refusal", "thinking"}:
+            pieces.append(str(part.get("text" if kind == "input_text" else kind, "")))
+        else:
+            invalid(f"Unknown part type: {kind}")
+    return role, pieces
 
 
-async def _load(url: str, session: aiohttp.ClientSession) -> bytes:
-    if url.startswith("data:"):
-        try:
-            return base64.b64decode(url.partition(",")[2], validate=True)
-        except ValueError:
-            raise RequestError(400, "Failed to load image: invalid base64") from None
-    try:
-        async with session.get(url, raise_for_status=True) as response:
-            return await response.read()
-    except aiohttp.ClientError as error:
-        raise RequestError(422, f"Failed to fetch media: {error}") from None
+def parts(chat: Sequence[Turn]) -> list[Part]:
+    """The media parts of a chat, in order."""
+    return [piece for _, pieces in chat for piece in pieces if isinstance(piece, dict)]
 
 
-def check_picture(content: bytes) -> None:
-    """Refuse what a decoder would refuse, by the frame of the file."""
-    if content.startswith(b"\xff\xd8"):
-        if not content.endswith(b"\xff\xd9"):
-            raise RequestError(400, "Failed to load image: image file is truncated (16 bytes not processed)")
-    elif content.startswith(b"\x89PNG"):
-        if b"IEND" not in content[-12:]:
-            raise RequestError(400, "Failed to load image: image file is truncated")
-    elif not content.startswith((b"RIFF", b"GIF8", b"BM")):
-        raise RequestError(400, "Failed to load image: cannot identify image file <_io.BytesIO object>")
+def render(chat: Sequence[Turn], items: Sequence[Item], *, generation: bool = True) -> Prompt:
+    """Apply the chat template."""
+    left = iter(items)
+    filled = [(role, [piece if isinstance(piece, str) else _run(next(left)) for piece in pieces]) for role, pieces in chat]
+    layout = tokenizer.chat_prompt(filled, generation=generation)
+    runs = [Run(item.id, start, length) for item, (start, length) in zip(items, layout.runs, strict=True)]
+    return Prompt(layout.ids, runs, list(items))
+
+
+def _run(item: Item) -> tuple[str, int]:
+    return item.modality, item.tokens
+
+
+def plain(prompt: Any) -> list[Prompt]:
+    """The prompts of a text completion: a text, token ids, or a list of either."""
+    if isinstance(prompt, str):
+        return [Prompt(tokenizer.encode(prompt))]
+    if isinstance(prompt, list) and prompt and all(isinstance(one, int) for one in prompt):
+        return [Prompt(list(prompt))]
+    if isinstance(prompt, list) and prompt:
+        return [each for one in prompt for each in plain(one)]
+    raise ApiError(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+
+
+def check_text(length: int, config: EngineConfig) -> None:
+    """Refuse what is too long before any media count."""
+    limit = config.max_model_len
+    if length > limit:
+        # The tokenizer stops one token after the limit, so it never knows the whole length.
+        text = f"This model's maximum context length is {limit} tokens. However, your prompt contains at least {limit + 1} "
+        text += "input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the "
+        bad_value(text + "input prompt.", "input_tokens", limit + 1)
+
+
+def check_length(length: int, config: EngineConfig) -> None:
+    """Refuse what is too long with its media."""
+    if length > config.max_model_len:
+        invalid(f"Input length ({length}) exceeds model's maximum context length ({config.max_model_len}).")
+
+
+def seed(ids: Sequence[int], contents: Sequence[str]) -> str:
+    """What an answer depends on."""
+    text = ",".join(map(str, ids)) + "\0" + "\0".join(contents)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def answer(start: str, choice: int, count: int) -> list[int]:
+    """The first `count` token ids of a choice."""
+    digest = hashlib.sha256(f"{start} {choice}".encode()).digest()
+    return [tokenizer.FIRST_WORD + (digest[index % 32] + index // 32) % len(tokenizer.WORDS) for index in range(count)]
