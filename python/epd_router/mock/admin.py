@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from epd_router.mock import replies
 from epd_router.mock.faults import Fault
 
 if TYPE_CHECKING:
@@ -27,16 +28,16 @@ class Admin:
 
     async def version(self, request: web.Request) -> web.Response:
         """The release."""
-        return web.json_response({"version": self.engine.config.version})
+        return replies.whole({"version": self.engine.config.version})
 
     async def load(self, request: web.Request) -> web.Response:
         """Requests in the server."""
-        return web.json_response({"server_load": self.engine.active})
+        return replies.whole({"server_load": self.engine.active})
 
     async def models(self, request: web.Request) -> web.Response:
         """Cards of the served models."""
         now = int(time.time())
-        return web.json_response({"object": "list", "data": [self._card(name, now) for name in self.engine.config.models]})
+        return replies.whole({"object": "list", "data": [self._card(name, now) for name in self.engine.config.models]})
 
     def _card(self, name: str, now: int) -> dict[str, Any]:
         permission = {
@@ -65,7 +66,7 @@ class Admin:
         """Where KV events come from; from 0.31 on."""
         if self.engine.config.minor < 31:
             raise web.HTTPNotFound
-        return web.json_response(self.engine.memory.events.sources())
+        return replies.whole(self.engine.memory.events.sources())
 
     async def reset_prefix_cache(self, request: web.Request) -> web.Response:
         """Forget all blocks."""
@@ -85,7 +86,7 @@ class Admin:
         if not engine.bootstrap:
             raise web.HTTPNotFound
         address = {"0": {"0": f"tcp://127.0.0.1:{engine.port}"}}
-        return web.json_response({"0": {"engine_id": engine.engine_id, "worker_addr": address}})
+        return replies.whole({"0": {"engine_id": engine.engine_id, "worker_addr": address}})
 
     async def kv(self, request: web.Request) -> web.Response:
         """Decode takes blocks, at once or as soon as they are there."""
@@ -96,20 +97,20 @@ class Admin:
         found = await leases.wait(wanted["name"], wanted["wait"]) if "wait" in wanted else leases.take(wanted["name"])
         if found is None:
             raise web.HTTPNotFound
-        return web.json_response(found)
+        return replies.whole(found)
 
     async def embedding(self, request: web.Request) -> web.Response:
         """A consumer reads an embedding in this encoder's memory."""
         value = self.engine.memory.embeddings.get(orjson.loads(await request.read())["key"])
         if value is None or self.engine.dead:
             raise web.HTTPNotFound
-        return web.json_response({"value": value})
+        return replies.whole({"value": value})
 
     async def push(self, request: web.Request) -> web.Response:
         """An encoder pushes an embedding."""
         given = orjson.loads(await request.read())
         await self.engine.memory.embeddings.push(given["transfer_id"], given["value"])
-        return web.json_response({})
+        return replies.whole({})
 
     async def set_fault(self, request: web.Request) -> web.Response:
         """Make something go wrong."""
@@ -127,7 +128,7 @@ class Admin:
     async def state(self, request: web.Request) -> web.Response:
         """What a test wants to know of an engine in another process."""
         engine = self.engine
-        return web.json_response(
+        return replies.whole(
             {
                 "engine_id": engine.engine_id, "died": engine.died, "died_of": engine.died_of, "cancelled": engine.cancelled,
                 "active": engine.active, "pinned_blocks": engine.pinned_blocks, "requests": len(engine.requests),

@@ -164,6 +164,8 @@ class Mooncake(Connector):
         return [{"transfer_id": transfer} for transfer in transfers]
 
     async def _find(self, item: Item, params: dict[str, Any]) -> str | None:
+        if value := self.engine.memory.embeddings.get(item.id):  # the second part with one picture has it from the first
+            return value
         listed = params.get("ec_items") or []
         transfer = next((entry["transfer_id"] for entry in listed if entry.get("mm_hash") == item.id), None)
         if transfer is None:
@@ -171,6 +173,7 @@ class Mooncake(Connector):
         value = await self.engine.memory.embeddings.wait(transfer, self.engine.config.ec_wait_s)
         if value is None:
             raise failed()
+        self.engine.memory.embeddings.put(item.id, value)
         return value
 
     def _absent(self, item: Item) -> None:

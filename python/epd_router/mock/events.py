@@ -95,4 +95,4 @@ def _bind(socket: zmq.asyncio.Socket, endpoint: str) -> str:
     """Bind and return the endpoint with its real port."""
     socket.bind(endpoint)
     bound = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-    return f"tcp://*:{bound.rpartition(':')[2]}" if "*" in endpoint else bound
+    return f"tcp://*:{bound.rpartition(':')[2]}" if "://*" in endpoint else bound

@@ -99,7 +99,7 @@ class Request:
         made = replies.completion(self._head, self.sampling, [replies.Choice(0, tokens, finish, prompt)], usage)
         made["ec_transfer_params"] = replies.encoded(reported, entries, self.engine.config.minor)
         self._count(prompt, Prefilled("", 0, 0), [finish], 0, 0.0)
-        return web.json_response(made, dumps=replies.dumps)
+        return replies.whole(made)
 
     def _reported(self, item: Item) -> Item:
         metadata = item.metadata
@@ -166,7 +166,7 @@ class Request:
         made = replies.completion(self._head, self.sampling, choices, self._usage(prompts, filled, output))
         made["kv_transfer_params"] = await self._hand_over(prompts[0], filled[0], choices[0].finish)
         self._finish(prompts, filled, choices, first)
-        return web.json_response(made, dumps=replies.dumps)
+        return replies.whole(made)
 
     async def _hand_over(self, prompt: Prompt, filled: Prefilled, finish: str) -> dict[str, Any] | None:
         memory = self.engine.memory

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from aiohttp import web
 
 from epd_router.mock import tokenizer
 from epd_router.mock.media import Item
@@ -129,9 +130,9 @@ def error_event(body: bytes) -> bytes:
     return b"data: " + body + b"\n\n"
 
 
-def dumps(value: Any) -> str:
-    """JSON text."""
-    return orjson.dumps(value).decode()
+def whole(value: Any) -> web.Response:
+    """A JSON answer."""
+    return web.Response(body=orjson.dumps(value), content_type="application/json")
 
 
 def encoded(items: Sequence[Item], entries: Sequence[dict[str, Any]], minor: int) -> Any:

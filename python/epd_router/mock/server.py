@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 from aiohttp import web
 
-from epd_router.mock import admin, faults, tokens
+from epd_router.mock import admin, faults, replies, tokens
 from epd_router.mock.context import CURRENT, Context
 from epd_router.mock.errors import ApiError, EngineDeadError, dead
 from epd_router.mock.generate import Request
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 OPEN = ("/mock/", "/query")
+UNCOUNTED = ("/metrics", "/health", "/load", "/ping", "/version")
 GUARDED = ("/v1", "/v2", "/inference", "/cohere")
 
 
@@ -59,6 +60,8 @@ class Service:
             response = await self._respond(request, raw, handler)
         finally:
             self.engine.active -= request.method == "POST"
+        if request.path in UNCOUNTED:
+            return response
         sizes = (size, getattr(response, "content_length", None) or 0)
         metrics = self.engine.memory.metrics
         metrics.observe_http(request.path, request.method, response.status, time.perf_counter() - began, sizes)
@@ -144,4 +147,4 @@ class Service:
     async def echo(self, request: web.Request) -> web.StreamResponse:
         """What a mock has no model for: it says what it got."""
         await self.engine.sleep(self.engine.config.prefill_ms)
-        return web.json_response({"object": "echo", "path": request.path, "model": CURRENT.get().body.get("model")})
+        return replies.whole({"object": "echo", "path": request.path, "model": CURRENT.get().body.get("model")})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from epd_router.mock import tokenizer
+from epd_router.mock import replies, tokenizer
 from epd_router.mock.context import CURRENT
 from epd_router.mock.media import Preprocessing, load
 from epd_router.mock.prompt import parts, plain, render, turns
@@ -28,12 +28,10 @@ def add_routes(app: web.Application, engine: Engine) -> None:
         else:
             ids = plain(body.get("prompt"))[0].ids
         texts = tokenizer.token_strings(ids) if body.get("return_token_strs") else None
-        return web.json_response(
-            {"count": len(ids), "max_model_len": engine.config.max_model_len, "tokens": ids, "token_strs": texts}
-        )
+        return replies.whole({"count": len(ids), "max_model_len": engine.config.max_model_len, "tokens": ids, "token_strs": texts})
 
     async def detokenize(request: web.Request) -> web.Response:
-        return web.json_response({"prompt": tokenizer.decode(CURRENT.get().body.get("tokens") or [])})
+        return replies.whole({"prompt": tokenizer.decode(CURRENT.get().body.get("tokens") or [])})
 
     app.router.add_post("/tokenize", tokenize)
     app.router.add_post("/detokenize", detokenize)
