@@ -2,8 +2,8 @@
 
 usage: fleet.py ENV_DIR RUN_DIR [ROLE...]      (prints {role: url} and serves until interrupted)
 
-Roles: `agg` aggregated; `e` encoder; `p` prefill; `d` decode. A prefill engine is a whole engine that also consumes
-embeddings, so it serves as `prefill_decode` too.
+Roles: `agg` aggregated; `e` encoder; `p` prefill; `d` decode; `pp` and `pd` prefill and decode whose KV is pushed instead
+of pulled. A prefill engine is a whole engine that also consumes embeddings, so it serves as `prefill_decode` too.
 
 float32, because the bfloat16 attention kernel stops a decode-only worker on AMX machines; the block size must be a
 multiple of 32 on a CPU. Greedy answers of all topologies are equal token by token.
@@ -29,6 +29,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROLES = ("agg", "e", "p", "d")
+PUSH_ROLES = ("pp", "pd")
+CONNECTORS = {"p": "NixlConnector", "d": "NixlConnector", "pp": "NixlPushConnector", "pd": "NixlPushConnector"}
 MODEL = "tiny"
 BOOT_SECONDS = 480
 PATIENCE_SECONDS = 240
@@ -66,8 +68,11 @@ def free_port() -> int:
             return port
 
 
-def kv_config() -> str:
-    return json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"})
+def kv_config(role: str) -> str:
+    config = {"kv_connector": CONNECTORS[role], "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+    if role == "pp":  # a push is addressed before prefill has said who it is; pulls get a new id with each boot
+        config["engine_id"] = "engine-pp"
+    return json.dumps(config)
 
 
 def ec_config(role: str, store: Path) -> str:
@@ -82,9 +87,9 @@ def ec_config(role: str, store: Path) -> str:
 
 def transfers(role: str, run: Path) -> list[str]:
     """The arguments that make an engine an encoder, a prefill or a decode worker."""
-    embeddings = {"e": "ec_producer", "p": "ec_consumer"}.get(role)
+    embeddings = {"e": "ec_producer", "p": "ec_consumer", "pp": "ec_consumer"}.get(role)
     arguments = ["--ec-transfer-config", ec_config(embeddings, run / "ec")] if embeddings else []
-    return [*arguments, "--kv-transfer-config", kv_config()] if role in {"p", "d"} else arguments
+    return [*arguments, "--kv-transfer-config", kv_config(role)] if role in CONNECTORS else arguments
 
 
 @dataclasses.dataclass
@@ -152,6 +157,10 @@ class Engine:
     def pause(self) -> None:
         """Freeze every process of the engine: requests are accepted by the kernel and stay unanswered."""
         self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """No goodbye."""

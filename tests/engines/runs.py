@@ -28,15 +28,15 @@ class Run:
     tokens_loaded: int
 
 
-def run(fleet: Fleet, url: str, server: PictureServer, salt: str, at_once: int = 1) -> Run:
+def run(fleet: Fleet, url: str, server: PictureServer, salt: str, at_once: int = 1, decode: str = "d") -> Run:
     """`salt` keeps the prefix cache from answering for an earlier run."""
-    loaded = fleet["d"].metric(LOADED)
+    loaded = fleet[decode].metric(LOADED)
     before = settled(fleet["e"])
     answers = answer_all(url, server, TEXT, salt, at_once)
     between = settled(fleet["e"])
     answers |= answer_all(url, server, PICTURES, salt, at_once)
     after = settled(fleet["e"])
-    return Run(answers, between - before, after - between, int(fleet["d"].metric(LOADED) - loaded))
+    return Run(answers, between - before, after - between, int(fleet[decode].metric(LOADED) - loaded))
 
 
 def answer_all(
