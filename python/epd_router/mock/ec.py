@@ -70,15 +70,20 @@ class Connector:
         return [await self._publish(item) for item in items]
 
     async def contents(self, items: Sequence[Item], params: dict[str, Any]) -> list[str]:
-        """Contents of a request's media. Raises ApiError and EngineDeadError."""
+        """Contents of a request's media; a later part with the same picture has it from the first.
+
+        Raises ApiError and EngineDeadError.
+        """
         found = []
+        got: dict[str, str] = {}
         for item in items:
-            value = await self._find(item, params)
+            value = got.get(item.id) or await self._find(item, params)
             if value is None:
                 if item.reference:
                     self._absent(item)
                 await self.engine.encode(item)
                 value = embedding(item)
+            got[item.id] = value
             digest, rows = value.split()
             if int(rows) != item.tokens:
                 # Not what the placeholders were counted for: another picture or a wrong grid.
@@ -164,8 +169,6 @@ class Mooncake(Connector):
         return [{"transfer_id": transfer} for transfer in transfers]
 
     async def _find(self, item: Item, params: dict[str, Any]) -> str | None:
-        if value := self.engine.memory.embeddings.get(item.id):  # the second part with one picture has it from the first
-            return value
         listed = params.get("ec_items") or []
         transfer = next((entry["transfer_id"] for entry in listed if entry.get("mm_hash") == item.id), None)
         if transfer is None:
@@ -173,7 +176,6 @@ class Mooncake(Connector):
         value = await self.engine.memory.embeddings.wait(transfer, self.engine.config.ec_wait_s)
         if value is None:
             raise failed()
-        self.engine.memory.embeddings.put(item.id, value)
         return value
 
     def _absent(self, item: Item) -> None:

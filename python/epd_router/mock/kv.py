@@ -109,7 +109,11 @@ class Connector:
         """Blocks for a decode; None when it has to prefill itself. Raises ApiError and EngineDeadError."""
         if not leg.receives or not all(leg.params.get(name) is not None for name in self.required):
             return None
-        await self.engine.sleep(self.engine.config.kv_transfer_ms)
+        try:
+            await self.engine.sleep(self.engine.config.kv_transfer_ms)
+        except asyncio.CancelledError:
+            self.engine.background(self.reject(leg.params))
+            raise
         blocks = await self._pull(leg)
         if blocks is None:
             if self.engine.config.kv_load_failure_policy == "recompute":
@@ -124,7 +128,7 @@ class Connector:
         return None
 
     async def reject(self, params: dict[str, Any]) -> None:
-        """A decode was refused before it started: let prefill free its blocks."""
+        """A decode was refused or aborted before it read the blocks: let prefill free them."""
 
     def contents(self, prompt: Prompt) -> list[str] | None:
         """Contents of the media whose KV is in a store."""
