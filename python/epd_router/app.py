@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 import orjson
@@ -10,7 +11,7 @@ from aiohttp import web
 
 from epd_router import __version__
 from epd_router.auth import matches
-from epd_router.errors import ClientError, ConfigError, EpdRouterError
+from epd_router.errors import ClientError, EpdRouterError
 from epd_router.pipeline import INFERENCE
 from epd_router.urls import WorkerSpec, parse_worker_list
 from epd_router.workers import Role
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from epd_router.server import Server
     from epd_router.workers import Worker
 
+log = logging.getLogger(__name__)
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -57,6 +59,11 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return answer(ClientError("payload_too_large", error.text or "too large"))
     except EpdRouterError as error:
         return answer(error)
+    except web.HTTPException:
+        raise
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        return answer(EpdRouterError("internal_error", "internal error"))
 
 
 def answer(error: EpdRouterError, allow: str | None = None) -> web.Response:
@@ -115,19 +122,10 @@ class Admin:
         return json_response({"workers": [describe(worker) for worker in self._server.fleet]})
 
     async def add(self, request: web.Request) -> web.Response:
-        """Take a worker in: `{"url", "role", "weight"?, "node"?}`."""
+        """Take a worker in: `{"url", "role"}` and any label of a worker URL."""
         self._authorize(request)
-        try:
-            document = orjson.loads(await request.read())
-            role = Role(document["role"])
-            labels = "".join(f",{key}={document[key]}" for key in ("weight", "node") if key in document)
-            (spec,) = parse_worker_list(f"{document['url']}{labels}")
-            worker = self._server.add_worker(spec, role)
-        except ConfigError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise ClientError("invalid_value", f"a worker is {{url, role}}; {error!r}") from None
-        return json_response(describe(worker), 201)
+        role, spec = parse_worker(await request.read())
+        return json_response(describe(self._server.add_worker(spec, role)), 201)
 
     async def remove(self, request: web.Request) -> web.Response:
         """Forget a worker; its requests go on."""
@@ -139,9 +137,9 @@ class Admin:
         """Give a worker no new requests and wait until it has none (at most `?timeout=` seconds)."""
         self._authorize(request)
         worker = self._server.fleet.get(request.match_info["id"])
+        end = self._server.loop.time() + parse_timeout(request.query.get("timeout", "30"))
         worker.draining = True
         self._server.fleet.changed()
-        end = self._server.loop.time() + float(request.query.get("timeout", "30"))
         while worker.load.active and self._server.loop.time() < end:
             await asyncio.sleep(0.05)
         return json_response(describe(worker))
@@ -151,6 +149,35 @@ class Admin:
         keys = (settings.admin_api_key,) if settings.admin_api_key else settings.api_key
         if keys and not matches(request.headers.get("authorization"), keys):
             raise ClientError("invalid_api_key", "no valid admin key")
+
+
+def parse_worker(body: bytes) -> tuple[Role, WorkerSpec]:
+    """Role and description of `{"url", "role", label...}`. Raises ClientError and ConfigError."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ClientError("invalid_json", f"{error.msg} at byte {error.pos}") from None
+    if not isinstance(document, dict):
+        raise ClientError("invalid_value", "a worker is an object with url and role")
+    roles = [role.value for role in Role]
+    if document.get("role") not in roles:
+        raise ClientError("invalid_value", f"role must be one of {', '.join(roles)}", param="role")
+    labels = "".join(f",{name}={value}" for name, value in document.items() if name not in {"url", "role"})
+    specs = parse_worker_list(f"{document.get('url', '')}{labels}")
+    if len(specs) != 1:
+        raise ClientError("invalid_value", "url must name one worker", param="url")
+    return Role(document["role"]), specs[0]
+
+
+def parse_timeout(text: str) -> float:
+    """Seconds, not negative and finite. Raises ClientError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ClientError("invalid_value", f"timeout={text!r} is not a number of seconds", param="timeout")
+    return value
 
 
 def describe(worker: Worker) -> dict[str, object]:

@@ -1,0 +1,109 @@
+"""Several models side by side, each with pools of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from epd_router import options
+from epd_router.mock import Cluster, EngineConfig
+from epd_router.server import Server
+
+from tests.conftest import chat, data_url, picture, ready, settled
+
+RED = data_url(picture("red"))
+ROLES = ("encode", "prefill", "decode")
+
+
+@contextlib.asynccontextmanager
+async def two_models() -> AsyncIterator[tuple[Server, dict[str, Cluster]]]:
+    """`big` and `small`, E+P+D each."""
+    async with contextlib.AsyncExitStack() as stack:
+        clusters = {
+            name: await stack.enter_async_context(Cluster(config=EngineConfig(models=(name,)), encode=1, prefill=1, decode=1))
+            for name in ("big", "small")
+        }
+        given = {role: ",".join(cluster.urls(role) for cluster in clusters.values()) for role in ROLES}
+        server = Server(
+            options.load({"host": "127.0.0.1", "port": "0", "health_check_interval_secs": "0.1", "retries": "0", **given}, {})
+        )
+        await server.start()
+        try:
+            await asyncio.wait_for(ready(server), 10)
+            while not all(worker.healthy for worker in server.fleet):
+                await asyncio.sleep(0.01)
+            yield server, clusters
+        finally:
+            await server.stop()
+
+
+async def ask(server: Server, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    async with aiohttp.ClientSession() as http:
+        async with http.post(f"http://127.0.0.1:{server.port}/v1/chat/completions", json=body) as answer:
+            return answer.status, await answer.json()
+
+
+async def test_every_stage_is_one_of_the_model() -> None:
+    async with two_models() as (server, clusters):
+        for name, cluster in clusters.items():
+            other = next(one for key, one in clusters.items() if key != name)
+            before = [len(engine.requests) for engine in other.all()]
+            for _ in range(5):
+                status, document = await ask(server, {**chat("what?", RED), "model": name})
+                assert (status, document["model"]) == (200, name)
+            assert all(engine.requests for engine in cluster.all())
+            assert [len(engine.requests) for engine in other.all()] == before
+        assert sum(len(cluster["encode"][0].requests) for cluster in clusters.values()) == 2  # one embedding is not the other's
+        await settled(server)
+
+
+async def test_models_are_merged() -> None:
+    async with two_models() as (server, _):
+        async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as api:
+            assert sorted([model.id async for model in api.models.list()]) == ["big", "small"]
+
+
+@pytest.mark.parametrize("model", ["other", "Big", "", "big "])
+async def test_an_unknown_model_is_not_found(model: str) -> None:
+    async with two_models() as (server, _):
+        status, document = await ask(server, {**chat("x"), "model": model})
+        assert (status, document["error"]["code"], document["error"]["param"]) == (404, "model_not_found", "model")
+        assert "big, small" in document["error"]["message"]
+
+
+async def test_a_request_must_say_which_of_several() -> None:
+    async with two_models() as (server, _):
+        body = chat("x")
+        del body["model"]
+        status, document = await ask(server, body)
+        assert (status, document["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_model_without_a_stage_says_which(role: str) -> None:
+    async with two_models() as (server, clusters):
+        engine = clusters["big"][role][0]
+        await engine.stop()
+        while server.fleet.get(engine.url.removeprefix("http://")).healthy:
+            await asyncio.sleep(0.01)
+        status, document = await ask(server, {**chat("x"), "model": "big"})
+        assert (status, document["error"]["code"]) == (503, f"no_{role}_worker")
+        assert (await ask(server, {**chat("x"), "model": "small"}))[0] == 200
+
+
+async def test_adapters_of_a_worker_are_models_too() -> None:
+    async with Cluster(config=EngineConfig(models=("base", "adapter")), aggregated=1) as cluster:
+        settings = {"host": "127.0.0.1", "port": "0", "worker_urls": cluster.urls("aggregated")}
+        server = Server(options.load(settings, {}))
+        await server.start()
+        try:
+            await asyncio.wait_for(ready(server), 10)
+            for name in ("base", "adapter"):
+                assert (await ask(server, {**chat("x"), "model": name}))[0] == 200
+        finally:
+            await server.stop()
