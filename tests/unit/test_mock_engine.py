@@ -324,5 +324,6 @@ async def test_a_full_queue_and_a_key(http: aiohttp.ClientSession) -> None:
 def test_differences_are_found() -> None:
     right = {"a": 1, "b": [{"c": None}], "usage": {"n": [1, 2]}}
     assert differences(right, json.loads(json.dumps(right))) == []
-    for wrong in ({"a": "1"}, {"a": 2}, {"b": []}, {"b": [{"c": 0}]}, {"d": 1}, {"usage": {"n": [2, 1]}}):
+    wrongs: list[dict[str, Any]] = [{"a": "1"}, {"a": 2}, {"b": []}, {"b": [{"c": 0}]}, {"d": 1}, {"usage": {"n": [2, 1]}}]
+    for wrong in wrongs:
         assert differences(right, right | wrong)

@@ -133,7 +133,8 @@ async def test_prompt_logprobs_with_references_kill_decode(http: aiohttp.ClientS
 async def test_a_refused_decode_frees_the_blocks(http: aiohttp.ClientSession) -> None:
     async with Cluster(config=EngineConfig(kv_transfer_ms=5000), prefill=1, decode=1) as cluster:
         prefill, decode = cluster["prefill"][0], cluster["decode"][0]
-        for uuid, more in (("a", {"min_tokens": 99}), ("b", {})):
+        legs: list[tuple[str, dict[str, Any]]] = [("a", {"min_tokens": 99}), ("b", {})]
+        for uuid, more in legs:
             _, first = await ask(http, prefill, raw(RED, uuid, kv_transfer_params=PULL))
             assert prefill.pinned_blocks
             leg = asyncio.create_task(ask(http, decode, raw(RED, uuid, kv_transfer_params=first["kv_transfer_params"], **more)))
@@ -288,7 +289,8 @@ async def test_mooncake_embeddings_are_pushed_and_waited_for(http: aiohttp.Clien
 
 @pytest.mark.parametrize("role", ["aggregated", "decode"])
 async def test_references_without_a_consumer(http: aiohttp.ClientSession, role: str) -> None:
-    async with Cluster(**{role: 1}, encode=1) as cluster:
+    roles: dict[str, Any] = {role: 1, "encode": 1}
+    async with Cluster(**roles) as cluster:
         await ask(http, cluster["encode"][0], raw(RED))
         status, said = await ask(http, cluster[role][0], reference())
         assert (status, cluster[role][0].died) == ((400, 0) if role == "aggregated" else (500, 1)), said

@@ -111,7 +111,7 @@ class Service:
 
     def _keep(self, request: web.Request, raw: bytes) -> None:
         try:
-            body = orjson.loads(raw)
+            body = orjson.loads(raw or b"{}")
         except orjson.JSONDecodeError as error:
             text = f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{error.pos}', 'msg': 'JSON decode error'}}"
             raise ApiError(400, text, param=f"body.{error.pos}", kind="Bad Request") from None
