@@ -28,12 +28,12 @@ LABELS = {
 
 @contextlib.asynccontextmanager
 async def connected(
-    connector: str, *, settings: dict[str, Any] | None = None, prefill: int = 1, **mock: Any
+    connector: str, *, settings: dict[str, Any] | None = None, prefill: int = 1
 ) -> AsyncIterator[tuple[Server, Cluster]]:
     """A router and engines with one connector; `ec ` before its name makes it the one between encode and prefill."""
     of_embeddings = connector.startswith("ec ")
     name = connector.removeprefix("ec ")
-    config = EngineConfig(**{"ec_connector" if of_embeddings else "kv_connector": name}, **mock)
+    config = EngineConfig(ec_connector=name) if of_embeddings else EngineConfig(kv_connector=name)
     roles = {"encode": 1, "prefill_decode": 2} if of_embeddings else {"encode": 1, "prefill": prefill, "decode": 1}
     async with Cluster(config=config, **roles) as cluster:
         labels = LABELS.get(connector, {})
@@ -59,7 +59,7 @@ async def ask(server: Server, body: dict[str, Any]) -> tuple[int, dict[str, Any]
 
 
 def request_id(request: dict[str, Any]) -> str:
-    return next(value for name, value in request["headers"].items() if name.lower() == "x-request-id")
+    return str(next(value for name, value in request["headers"].items() if name.lower() == "x-request-id"))
 
 
 async def expected(started: Started, bodies: list[dict[str, Any]]) -> list[Any]:
