@@ -168,3 +168,26 @@ async def test_a_consumer_of_pushes_never_encodes_by_itself() -> None:
         assert (status, document["error"]["code"]) == (502, "encode_failed")
         assert (await ask(server, chat("hello")))[0] == 200
         await settled(server)
+
+
+@pytest.mark.parametrize("body", [chat("hello"), chat("what?", RED)], ids=["text", "picture"])
+async def test_a_client_that_leaves_between_prefill_and_decode_strands_no_blocks(body: dict[str, Any]) -> None:
+    """Prefill would keep them for its whole lease; a one-token decode takes them over."""
+    async with connected("nixl") as (server, cluster):
+        prefill, decode = cluster["prefill"][0], cluster["decode"][0]
+        decode.config.kv_transfer_ms = 500
+        asking = asyncio.create_task(ask(server, body))
+        async with asyncio.timeout(10):
+            while not decode.requests:
+                await asyncio.sleep(0.005)
+            assert prefill.pinned_blocks > 0
+            asking.cancel()
+            while prefill.pinned_blocks:
+                await asyncio.sleep(0.01)
+        await settled(server)
+        first, release = decode.requests
+        assert release["body"]["kv_transfer_params"] == first["body"]["kv_transfer_params"]
+        assert release["body"]["messages"] == first["body"]["messages"]
+        assert (release["body"]["max_tokens"], release["body"]["stream"]) == (1, False)
+        assert request_id(release) == f"{request_id(first)}:release"
+        assert decode.died == 0
