@@ -125,7 +125,9 @@ class Pipeline:
         except asyncio.CancelledError:
             if request is not None:
                 request.advance(Event.CANCEL)
-            if not exchange.gone and not exchange.status:
+            if exchange.gone:
+                self._metrics.errors.labels("client_disconnected").inc()
+            elif not exchange.status:
                 exchange.fail(StageTimeoutError("stage_timeout", "the request took too long", stage="whole"))
         except EpdRouterError as error:
             self._answer_error(exchange, request, error)

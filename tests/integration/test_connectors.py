@@ -191,3 +191,5 @@ async def test_a_client_that_leaves_between_prefill_and_decode_strands_no_blocks
         assert (release["body"]["max_tokens"], release["body"]["stream"]) == (1, False)
         assert request_id(release) == f"{request_id(first)}:release"
         assert decode.died == 0
+        left = {"code": "client_disconnected"}
+        assert server.metrics.registry.get_sample_value("epd_router_errors_total", left) == 1

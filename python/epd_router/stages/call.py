@@ -98,7 +98,9 @@ class Caller:
             if relay.stream_error is not None:  # an error as first event of a stream answers 200
                 status, body = vllm.status_of_error(relay.stream_error), relay.stream_error
             raise self._failure(leg, error, status, body)
-        self._metrics.first_byte(decision.kind, relay.first_byte_at - exchange.started)
+        first_byte = relay.first_byte_at - exchange.started
+        decision.first_byte_ms = first_byte * 1000
+        self._metrics.first_byte(decision.kind, first_byte)
         request.advance(Event.COMMIT)
         if error is not None:
             self._note(leg.worker, error)
