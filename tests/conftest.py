@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
+import epd_router
 import pytest
 from epd_router import options
 from epd_router.mock import Cluster, EngineConfig
 from epd_router.server import Server
 from PIL import Image
 
+from tests.blocking import watching
+from tests.waiting import ready, settled
+
+__all__ = ["Started", "chat", "data_url", "picture", "ready", "settled", "started"]
 Started = Callable[..., AbstractAsyncContextManager[tuple[Server, Cluster]]]
 
 
@@ -35,30 +40,13 @@ def chat(text: str, *urls: str, **more: Any) -> dict[str, Any]:
     return {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8, **more}
 
 
+PRODUCT = Path(epd_router.__file__).parent
 FLAGS = {"aggregated": "worker_urls"}
-
-
-async def ready(server: Server) -> None:
-    """Wait until every configured role has a healthy worker."""
-    while server.fleet.missing_roles():
-        await asyncio.sleep(0.01)
-
-
-async def settled(server: Server) -> None:
-    """Wait until nothing is served any more, then check that every counter is at zero."""
-    end = asyncio.get_running_loop().time() + 10
-    while len(server.pipeline):
-        await asyncio.sleep(0.005)
-        if asyncio.get_running_loop().time() > end:
-            raise AssertionError("\n".join(map(str, server.pipeline.tasks())))
-    for worker in server.fleet:
-        assert (worker.load.active, worker.load.outstanding) == (0, 0), worker.id
-    assert server.metrics.registry.get_sample_value("epd_router_in_flight") == 0
 
 
 @pytest.fixture
 def started() -> Started:
-    """`async with started(encode=1, prefill=1, decode=1, option=value) as (server, cluster)`."""
+    """`async with started(encode=1, prefill=1, decode=1, settings={}) as (server, cluster)`. Fails if the router blocks."""
 
     @contextlib.asynccontextmanager
     async def start(
@@ -68,12 +56,14 @@ def started() -> Started:
             given = {FLAGS.get(role, role): cluster.urls(role) for role in roles}
             values = {"host": "127.0.0.1", "port": 0, "health_check_interval_secs": 0.1, **given, **(settings or {})}
             server = Server(options.load({name: str(value) for name, value in values.items()}, {}))
-            await server.start()
-            try:
-                if wait:
-                    await asyncio.wait_for(ready(server), 10)
-                yield server, cluster
-            finally:
-                await server.stop()
+            with watching(PRODUCT, PRODUCT / "mock") as watch:
+                await server.start()
+                try:
+                    if wait:
+                        await ready(server)
+                    yield server, cluster
+                finally:
+                    await server.stop()
+            assert not watch.found, "\n".join(watch.found)
 
     return start

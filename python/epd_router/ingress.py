@@ -355,6 +355,12 @@ class Ingress(asyncio.BufferedProtocol):
             self.transport.resume_reading()
             asyncio.get_running_loop().call_soon(self._advance)
 
+    def close_idle(self) -> None:
+        """Close unless a request is arriving or being served; after that one, close."""
+        self._keep_alive = False
+        if self.phase is Phase.IDLE:
+            self.transport.close()
+
     def abort(self) -> None:
         """Cut the connection."""
         self.transport.abort()

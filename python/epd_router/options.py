@@ -34,6 +34,14 @@ def seconds(text: str) -> float:
     return float(text)
 
 
+def port_number(text: str) -> int:
+    """A port number; 0 stands for any. uvloop takes larger numbers and listens on what is left of them."""
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise ValueError(text)
+    return number
+
+
 def words(text: str) -> tuple[str, ...]:
     """A comma separated list."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
@@ -95,7 +103,7 @@ class Settings:
     """The router's configuration. Times are seconds, sizes bytes."""
 
     host: str = option("listen", "0.0.0.0", str, "address to listen on", aliases=["--http-host"])
-    port: int = option("listen", 8000, int, "port to listen on; 0 takes a free one", aliases=["--http-port"])
+    port: int = option("listen", 8000, port_number, "port to listen on; 0 takes a free one", aliases=["--http-port"])
     tls_cert: str = option("listen", "", str, "PEM certificate chain; turns TLS on", aliases=["--ssl-certfile"])
     tls_key: str = option("listen", "", str, "PEM private key of --tls-cert", aliases=["--ssl-keyfile"])
 
@@ -128,7 +136,7 @@ class Settings:
         "engine", (), words, "Mooncake embeddings: control addresses (host:port) of the --prefill-decode workers, in their order"
     )
     mooncake_bootstrap_port: int = option(
-        "engine", 8998, int, "Mooncake KV: bootstrap port of prefill workers", env=["VLLM_MOONCAKE_BOOTSTRAP_PORT"]
+        "engine", 8998, port_number, "Mooncake KV: bootstrap port of prefill workers", env=["VLLM_MOONCAKE_BOOTSTRAP_PORT"]
     )
     encode_fallback: str = option(
         "engine", "local", choice("local", "fail"), "when no encoder can: encode at prefill, or answer 502"

@@ -16,7 +16,7 @@ from epd_router.app import build_app
 from epd_router.deadlines import Sweeper
 from epd_router.embeddings import Embeddings
 from epd_router.engines.transfer import ec_driver, kv_driver
-from epd_router.errors import ConfigError, EpdRouterError
+from epd_router.errors import ConfigError, EpdRouterError, NoWorkerError
 from epd_router.health import HealthMonitor
 from epd_router.ingress import Exchange, Ingress
 from epd_router.metrics import Metrics
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TICK = 0.25  # seconds by which a deadline may be late
+FLUSH = 1.0  # seconds a client has to take the end of its answer at shutdown
 
 
 class Server:
@@ -87,10 +88,11 @@ class Server:
         return worker
 
     def remove_worker(self, worker_id: str) -> None:
-        """Forget a worker while running."""
+        """Forget a worker while running; its connections go when its last request has ended."""
         worker = self.fleet.remove(worker_id)
         self.health.forget(worker)
         self.sweeper.discard(worker.endpoint)
+        self.sweeper.add(Leaving(worker, self.sweeper))
 
     def _worker_changed(self, worker: Worker) -> None:
         if not worker.healthy:
@@ -99,8 +101,18 @@ class Server:
                 self.embeddings.encoder_restarted(worker.id)
 
     async def start(self) -> None:
-        """Listen. `port` tells where."""
-        self._runner = web.AppRunner(build_app(self), handle_signals=False, keepalive_timeout=3600)
+        """Listen. `port` tells where. Raises ConfigError, with nothing left running."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        tls = tls_context(self.settings)
+        self._runner = web.AppRunner(
+            build_app(self), handle_signals=False, keepalive_timeout=3600, handler_cancellation=True, shutdown_timeout=FLUSH
+        )
         await self._runner.setup()
         assert self._runner.server is not None
         self._local = LocalEndpoint(self._runner.server, self.sweeper, keepalive=60.0)
@@ -108,13 +120,16 @@ class Server:
         self.sweeper.add(self.pipeline)
         self.sweeper.start()
         await self.health.start()
-        self._server = await self.loop.create_server(
-            lambda: Ingress(self.handle, self.settings, self._opened, self._closed),
-            self.settings.host,
-            self.settings.port,
-            ssl=tls_context(self.settings),
-            backlog=2048,
-        )
+        try:
+            self._server = await self.loop.create_server(
+                lambda: Ingress(self.handle, self.settings, self._opened, self._closed),
+                self.settings.host,
+                self.settings.port,
+                ssl=tls,
+                backlog=2048,
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"cannot listen on {self.settings.host}:{self.settings.port}: {error}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         log.info("listening on %s:%d, %s", self.settings.host, self.port, self.fleet.topology.name)
 
@@ -129,8 +144,13 @@ class Server:
     def handle(self, exchange: Exchange) -> None:
         """Inference goes to the pipeline, everything else to the aiohttp application."""
         head = exchange.head
+        if self.draining:
+            exchange.close_after()
         if head.path in INFERENCE and head.method == "POST":
-            self.pipeline.serve(exchange)
+            if self.draining:
+                exchange.fail(NoWorkerError("no_worker", "the router is shutting down", stage="whole", retry_after=1))
+            else:
+                self.pipeline.serve(exchange)
             return
         task = self.loop.create_task(self._hand_over(exchange))
         exchange.cancel = task.cancel
@@ -159,9 +179,12 @@ class Server:
         self.draining = True
         if self._server is not None:
             self._server.close()
-        await self.pipeline.drain(self.settings.drain_timeout_secs)
         for connection in tuple(self._connections):
-            connection.transport.close()
+            connection.close_idle()
+        await self.pipeline.drain(self.settings.drain_timeout_secs)
+        await self.pipeline.drain(FLUSH)  # requests that were cut off tell decode to release their blocks
+        await self._close_clients()
+        await self._end_background()
         await self.health.stop()
         for worker in self.fleet:
             worker.endpoint.close()
@@ -173,6 +196,39 @@ class Server:
         if self._server is not None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._server.wait_closed(), 1.0)
+
+    async def _close_clients(self) -> None:
+        """Close every client connection; one whose client does not take the rest of its answer is cut."""
+        for connection in tuple(self._connections):
+            connection.transport.close()
+        end = self.loop.time() + FLUSH
+        while self._connections and self.loop.time() < end:
+            await asyncio.sleep(0.01)
+        for connection in tuple(self._connections):
+            connection.transport.abort()
+        while self._connections:
+            await asyncio.sleep(0)
+
+    async def _end_background(self) -> None:
+        """End what serves other paths: whoever asked has been disconnected."""
+        tasks = tuple(self._background)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Leaving:
+    """Sees a removed worker off: closes its connections once it has no request left."""
+
+    def __init__(self, worker: Worker, sweeper: Sweeper) -> None:
+        self._worker = worker
+        self._sweeper = sweeper
+
+    def check(self, now: float) -> None:
+        """Called by the sweeper."""
+        if not self._worker.load.active:
+            self._worker.endpoint.close()
+            self._sweeper.discard(self)
 
 
 async def fetch(url: str) -> bytes:

@@ -59,6 +59,8 @@ class LeanEngine:
         self.role = role
         self.dice = dice
         self.faulty = False
+        self.script = "ok"  # what it does when it draws no faults
+        self.hung = asyncio.Event()  # a request has just been left without an answer; a new event follows
         self.seen: collections.Counter[str] = collections.Counter()
         self.connections: set[Connection] = set()
         self.port = 0
@@ -77,12 +79,16 @@ class LeanEngine:
         """Close the port and every connection, as a process that dies."""
         assert self._server is not None
         self._server.close()
-        for connection in tuple(self.connections):
-            connection.transport.abort()
+        self.drop()
         await self._server.wait_closed()
 
+    def drop(self) -> None:
+        """Cut every connection."""
+        for connection in tuple(self.connections):
+            connection.transport.abort()
+
     def draw(self) -> str:
-        kind = self.dice.choices(list(FAULTS), list(FAULTS.values()))[0] if self.faulty else "ok"
+        kind = self.dice.choices(list(FAULTS), list(FAULTS.values()))[0] if self.faulty else self.script
         self.seen[kind] += 1
         return kind
 
@@ -129,7 +135,8 @@ class Connection(asyncio.Protocol):
         elif kind == "odd":
             write(reply(200, b'"not an object"'))
         elif kind == "hang":
-            pass
+            self.engine.hung.set()
+            self.engine.hung = asyncio.Event()
         elif kind == "late":
             asyncio.get_running_loop().call_later(0.02, self.serve, request, kind)
         else:
@@ -165,6 +172,9 @@ class Connection(asyncio.Protocol):
             return
         event = chunk(b'data: {"choices":[{"delta":{"content":"<%s>"}}]}\n\n' % tag(request))
         write(event)
+        if kind == "flood":
+            write(event * 200_000)
+            return
         if kind in {"half", "cut"}:
             write(event[: len(event) // 2] if kind == "half" else b"")
             self.transport.close()

@@ -17,7 +17,7 @@ import uvloop
 from epd_router import cli, logs, options
 from epd_router.server import Server
 
-from tests.conftest import ready
+from tests.waiting import ready
 
 OWN = "epd_router."
 SETTLE_SECS = 30.0
