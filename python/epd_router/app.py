@@ -10,10 +10,10 @@ import orjson
 from aiohttp import web
 
 from epd_router import __version__
-from epd_router.auth import matches
+from epd_router.auth import matches, shown
 from epd_router.errors import ClientError, EpdRouterError
 from epd_router.pipeline import INFERENCE
-from epd_router.urls import WorkerSpec, parse_worker_list
+from epd_router.urls import WorkerSpec, normalise
 from epd_router.workers import Role
 
 if TYPE_CHECKING:
@@ -101,7 +101,10 @@ class Admin:
         return json_response(status, 503 if missing else 200)
 
     async def models(self, request: web.Request) -> web.Response:
-        """The models of all workers, each once, as the workers describe them."""
+        """The models of all workers, each once, as the workers describe them. Asks for a client's key, as vLLM does."""
+        keys = self._server.settings.api_key
+        if keys and not matches(shown(request.headers.get), keys):
+            raise ClientError("invalid_api_key", "no valid API key")
         cards: dict[str, bytes] = {}
         for worker in self._server.fleet:
             if worker.role is not Role.ENCODE:
@@ -147,7 +150,7 @@ class Admin:
     def _authorize(self, request: web.Request) -> None:
         settings = self._server.settings
         keys = (settings.admin_api_key,) if settings.admin_api_key else settings.api_key
-        if keys and not matches(request.headers.get("authorization"), keys):
+        if keys and not matches(shown(request.headers.get), keys):
             raise ClientError("invalid_api_key", "no valid admin key")
 
 
@@ -162,11 +165,10 @@ def parse_worker(body: bytes) -> tuple[Role, WorkerSpec]:
     roles = [role.value for role in Role]
     if document.get("role") not in roles:
         raise ClientError("invalid_value", f"role must be one of {', '.join(roles)}", param="role")
-    labels = "".join(f",{name}={value}" for name, value in document.items() if name not in {"url", "role"})
-    specs = parse_worker_list(f"{document.get('url', '')}{labels}")
-    if len(specs) != 1:
-        raise ClientError("invalid_value", "url must name one worker", param="url")
-    return Role(document["role"]), specs[0]
+    role, url = Role(document.pop("role")), document.pop("url", None)
+    if not isinstance(url, str):
+        raise ClientError("invalid_value", "url must be a string", param="url")
+    return role, WorkerSpec(normalise(url)).labelled(document)
 
 
 def parse_timeout(text: str) -> float:

@@ -13,15 +13,22 @@ if TYPE_CHECKING:
     from epd_router.options import Settings
 
 
-def matches(shown: str | None, keys: tuple[str, ...]) -> bool:
-    """`shown` is one of `keys`, compared in constant time."""
-    token = (shown or "").removeprefix("Bearer ").strip().encode()
-    return sum(hmac.compare_digest(token, key.encode()) for key in keys) > 0
+def shown(header: Callable[[str], str | None]) -> str:
+    """The key that a request shows as bearer token, else as `x-api-key`; '' without one."""
+    scheme, _, token = (header("authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else header("x-api-key") or ""
+
+
+def matches(key: str, keys: tuple[str, ...]) -> bool:
+    """`key` is one of `keys`, compared in constant time."""
+    # Headers come as latin-1 from the core and with surrogates from aiohttp; keys are ASCII or never match.
+    token = key.encode("utf-8", "surrogateescape")
+    return sum(hmac.compare_digest(token, known.encode()) for known in keys) > 0
 
 
 def check_key(settings: Settings, head: RequestHead) -> None:
     """Raise ClientError `invalid_api_key` unless the client shows a configured key."""
-    if settings.api_key and not matches(head.authorization or head.get("x-api-key"), settings.api_key):
+    if settings.api_key and not matches(shown(head.get), settings.api_key):
         raise ClientError("invalid_api_key", "no valid API key")
 
 
@@ -29,7 +36,7 @@ def worker_authorization(settings: Settings) -> Callable[[RequestHead], bytes]:
     """The authorization header for workers: the configured key; else the client's own when the router asks for none,
     so that workers with keys keep working behind it; else nothing."""
     if settings.worker_api_key:
-        line = b"authorization: Bearer %s\r\n" % settings.worker_api_key.encode("latin-1")
+        line = b"authorization: Bearer %s\r\n" % settings.worker_api_key.encode()
         return lambda head: line
     if settings.api_key:
         return lambda head: b""

@@ -28,7 +28,9 @@ class Metrics:
         self.requests = Counter(
             "epd_router_requests", "Requests answered", ["model", "decision", "status_class"], registry=registry
         )
-        self.errors = Counter("epd_router_errors", "Errors answered by the router itself, and clients that left", ["code"], registry=registry)
+        self.errors = Counter(
+            "epd_router_errors", "Errors answered by the router itself, and clients that left", ["code"], registry=registry
+        )
         self.duration = Histogram(
             "epd_router_request_duration_seconds", "Whole request", ["decision"], buckets=DURATIONS, registry=registry
         )

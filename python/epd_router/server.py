@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import ssl
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from epd_router.stages.call import Caller
 from epd_router.stages.encode import EncodeStage
 from epd_router.stages.generate import GenerateStage
 from epd_router.upstream import Endpoint, LocalEndpoint, dispatch
-from epd_router.workers import Fleet, Role, Worker, configured
+from epd_router.workers import Fleet, Role, Topology, Worker, check_connectors, configured
 
 if TYPE_CHECKING:
     from epd_router.options import Settings
@@ -81,7 +82,10 @@ class Server:
         return Worker(spec, role, endpoint, Load(spec.weight))
 
     def add_worker(self, spec: WorkerSpec, role: Role) -> Worker:
-        """Take a worker in while running. Raises ConfigError."""
+        """Take a worker in while running. Raises ConfigError, also where it would change what requests need."""
+        topology = Topology(self.fleet.topology.roles | {role})
+        topology.validate()
+        check_connectors(self.settings, topology, [spec] if role is Role.PREFILL else ())
         worker = self.make_worker(spec, role)
         self.fleet.add(worker)
         self.health.watch(worker)
@@ -160,17 +164,22 @@ class Server:
     async def _hand_over(self, exchange: Exchange) -> None:
         assert self._local is not None
         head = exchange.head
-        authorization = head.authorization
+        keys = b"".join(
+            b"%s: %s\r\n" % (name.encode(), value.encode("latin-1"))
+            for name in ("authorization", "x-api-key")
+            if (value := head.get(name)) is not None
+        )
         lines = b"%s %s HTTP/1.1\r\nhost: epd-router\r\n%s%scontent-length: %d\r\n\r\n" % (
             head.method.encode(),
             head.target.encode("latin-1"),
             head.forward,
-            b"" if authorization is None else b"authorization: %s\r\n" % authorization.encode("latin-1"),
+            keys,
             len(exchange.body),
         )
         relay = Relay(exchange, b"", keep_failures=False)
         pieces = [lines, exchange.body] if exchange.body else [lines]
-        error = await dispatch(self._local, pieces, relay, (self.loop.time() + 60.0, 60.0), head_only=head.method == "HEAD")
+        # No deadline: waiting for a drain may take as long as asked for, and a client that leaves ends it.
+        error = await dispatch(self._local, pieces, relay, (math.inf, math.inf), head_only=head.method == "HEAD")
         if error is not None and not relay.committed:
             exchange.fail(EpdRouterError("internal_error", str(error)))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from epd_router.errors import ConfigError
 
+HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 NUMBERS = ("bootstrap", "kv_port", "ec_port", "tp", "pp")
 TEXTS = ("node", "engine_id", "kv_host", "ec_host")
 
@@ -37,6 +40,11 @@ class WorkerSpec:
     def __str__(self) -> str:
         return self.url
 
+    def labelled(self, labels: Mapping[str, object]) -> WorkerSpec:
+        """The same with labels by name. Raises ConfigError."""
+        known = [_label(f"{key}={value}") for key, value in labels.items()]
+        return dataclasses.replace(self, **{key: value for label in known for key, value in label.items()})
+
 
 def parse_worker_list(text: str) -> tuple[WorkerSpec, ...]:
     """Workers from a comma separated list; `key=value` labels and a bare bootstrap port follow their URL."""
@@ -57,17 +65,16 @@ def parse_worker_list(text: str) -> tuple[WorkerSpec, ...]:
 
 def normalise(url: str) -> str:
     """`scheme://host:port` without path. Raises ConfigError for anything a worker cannot be."""
-    parts = urlsplit(url)
     try:
-        port = parts.port
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
     except ValueError:
-        port = -1
-    if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1 or parts.username:
+        raise ConfigError(f"{url!r} is not a worker URL (http://host:port)") from None
+    if parts.scheme not in {"http", "https"} or not HOST.fullmatch(host) or port == 0 or "@" in parts.netloc:
         raise ConfigError(f"{url!r} is not a worker URL (http://host:port)")
     if parts.path.rstrip("/") or parts.query or parts.fragment:
         raise ConfigError(f"{url!r}: a worker URL has no path")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port or (443 if parts.scheme == 'https' else 80)}"
 
 
 def _label(piece: str) -> dict[str, Any]:

@@ -130,17 +130,17 @@ def configured(settings: Settings) -> dict[Role, tuple[WorkerSpec, ...]]:
                 raise ConfigError(f"{spec.url} is given as {seen[spec.url].value} and as {role.value}")
     topology = Topology(frozenset(role for role, specs in roles.items() if specs))
     topology.validate()
-    check_connectors(settings, topology)
+    check_connectors(settings, topology, settings.prefill)
     if settings.ec_consumer_zmq_addrs:
         roles[Role.PREFILL_DECODE] = with_control_addresses(settings.prefill_decode, settings.ec_consumer_zmq_addrs)
     return roles
 
 
-def check_connectors(settings: Settings, topology: Topology) -> None:
+def check_connectors(settings: Settings, topology: Topology, prefill: Iterable[WorkerSpec]) -> None:
     """Raise ConfigError where a connector cannot serve the topology."""
     if settings.ec_connector == "mooncake" and Role.ENCODE in topology.roles and Role.PREFILL in topology.roles:
         raise ConfigError("--ec-connector mooncake works with --prefill-decode, not with --prefill and --decode (vLLM 0.32)")
-    if settings.kv_connector == "nixl-push" and any(not spec.engine_id for spec in settings.prefill):
+    if settings.kv_connector == "nixl-push" and any(not spec.engine_id for spec in prefill):
         raise ConfigError("--kv-connector nixl-push needs engine_id= on every --prefill worker (its --kv-transfer-config)")
 
 

@@ -10,7 +10,8 @@ import pytest
 from epd_router.mock import Engine, EngineConfig
 from epd_router.server import Server
 
-from tests.conftest import Started, chat, settled
+from tests.conftest import Started, chat, data_url, picture, settled
+from tests.waiting import until
 
 
 async def call(server: Server, method: str, path: str, **more: Any) -> tuple[int, Any]:
@@ -55,7 +56,7 @@ async def test_an_added_worker_gets_work_once_it_is_healthy(started: Started) ->
     [
         ({"url": "http://w:1", "role": "nobody"}, "prefill_decode"),
         ({"url": "ftp://w:1", "role": "aggregated"}, "ftp://w:1"),
-        ({"url": "http://w:1,http://v:1", "role": "aggregated"}, "one"),
+        ({"url": "http://w:1,http://v:1", "role": "aggregated"}, "not a worker URL"),
         ({"url": "http://w:1", "role": "aggregated", "weight": -1}, "weight"),
         ({"url": "http://w:1"}, "role"),
         ({"role": "aggregated"}, "url"),
@@ -167,3 +168,113 @@ async def test_workers_are_shown_the_key_that_is_theirs(started: Started) -> Non
         assert answer[0] == 200
         assert (await call(server, "POST", "/v1/chat/completions", json=chat("x"), headers=key("inner")))[0] == 401
         assert len(cluster["aggregated"][0].requests) == 1
+
+
+async def test_every_label_of_a_worker_url_can_be_given(started: Started) -> None:
+    labels = {
+        "weight": 2,
+        "node": "rack 1,weight=9",
+        "engine_id": "e",
+        "kv_host": "k",
+        "kv_port": 1,
+        "tp": 2,
+        "pp": 3,
+        "bootstrap": 4,
+        "ec_host": "c",
+        "ec_port": 5,
+    }
+    async with started(prefill=1, decode=1) as (server, _):
+        status, added = await call(server, "POST", "/workers", json={"url": "http://[::1]:1/", "role": "prefill", **labels})
+        assert (status, added["id"], added["weight"]) == (201, "[::1]:1", 2.0)
+        spec = server.fleet.get("[::1]:1").spec
+        assert {name: getattr(spec, name) for name in labels} == labels
+        assert (await call(server, "DELETE", "/workers/%5B%3A%3A1%5D%3A1"))[0] == 200
+        assert len(list(server.fleet)) == 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1", "http://w:99999", "http://w:0", "http://u:p@w:1", "http://:p@w:1", "http://w w:1", "http://wö:1", "w:1", 5],
+)
+async def test_a_worker_url_that_is_none_is_refused(started: Started, url: object) -> None:
+    async with started(aggregated=1, wait=False) as (server, _):
+        status, answer = await call(server, "POST", "/workers", json={"url": url, "role": "aggregated"})
+        assert (status, answer["error"]["code"]) == (400, "invalid_value")
+        assert len(list(server.fleet)) == 1
+
+
+@pytest.mark.parametrize(
+    ("roles", "role", "message"),
+    [
+        ({"aggregated": 1}, "encode", "--encode needs"),
+        ({"aggregated": 1}, "decode", "--decode needs --prefill"),
+        ({"aggregated": 1}, "prefill", "--prefill needs --decode"),
+    ],
+)
+async def test_a_role_that_would_leave_requests_without_a_stage_is_refused(
+    started: Started, roles: dict[str, int], role: str, message: str
+) -> None:
+    """An encoder beside aggregated workers would send every request to a pool that does not exist."""
+    async with started(**roles) as (server, _):
+        status, answer = await call(server, "POST", "/workers", json={"url": "http://w:1", "role": role})
+        assert (status, answer["error"]["code"]) == (400, "invalid_value")
+        assert message in answer["error"]["message"]
+        assert (await call(server, "GET", "/readiness"))[1] == {"status": "ready", "topology": "aggregated", "missing": []}
+        assert await ask(server) == 200
+
+
+async def test_an_added_encoder_turns_pd_into_epd(started: Started) -> None:
+    picture_ = data_url(picture("red"))
+    async with started(prefill=1, decode=1) as (server, cluster):
+        encoder = Engine(EngineConfig(role="encode"), cluster.shared)
+        await encoder.start()
+        try:
+            status, added = await call(server, "POST", "/workers", json={"url": encoder.url, "role": "encode"})
+            assert status == 201
+            await until(lambda: server.fleet.get(added["id"]).healthy)
+            assert (await call(server, "GET", "/readiness"))[1]["topology"] == "E+P+D"
+            assert (await call(server, "POST", "/v1/chat/completions", json=chat("x", picture_)))[0] == 200
+            assert len(encoder.requests) == 1
+        finally:
+            await server.stop()
+            await encoder.stop()
+
+
+async def test_a_pushing_prefill_worker_needs_its_engine_id(started: Started) -> None:
+    settings = {"kv_connector": "nixl-push", "prefill": "http://p:1,engine_id=e", "decode": "http://d:1"}
+    async with started(wait=False, settings=settings) as (server, _):
+        status, answer = await call(server, "POST", "/workers", json={"url": "http://q:1", "role": "prefill"})
+        assert status == 400
+        assert "engine_id" in answer["error"]["message"]
+        document = {"url": "http://q:1", "role": "prefill", "engine_id": "f"}
+        assert (await call(server, "POST", "/workers", json=document))[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"authorization": "Bearer secret"}, 200),
+        ({"authorization": "bearer   secret"}, 200),
+        ({"x-api-key": "secret"}, 200),
+        ({"authorization": "secret"}, 401),
+        ({"authorization": "Basic secret"}, 401),
+        ({"authorization": "Bearer secret2"}, 401),
+        ({"authorization": "Bearer "}, 401),
+        ({"x-api-key": ""}, 401),
+        ({"x-api-key": "sécret"}, 401),
+        ({}, 401),
+    ],
+)
+async def test_a_key_is_shown_as_bearer_token_or_api_key(started: Started, headers: dict[str, str], status: int) -> None:
+    async with started(aggregated=1, settings={"api_key": "other,secret"}) as (server, _):
+        (worker,) = server.fleet
+        for method, path in (
+            ("POST", "/v1/chat/completions"),
+            ("GET", "/v1/models"),
+            ("POST", f"/workers/{worker.id}/drain"),
+        ):
+            got, answer = await call(server, method, path, headers=headers, json=chat("x") if "chat" in path else None)
+            assert got == status
+            assert status == 200 or answer["error"]["code"] == "invalid_api_key"
+        for path in ("/health", "/liveness", "/version", "/workers"):
+            assert (await call(server, "GET", path))[0] in {200, 503}
