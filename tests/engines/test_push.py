@@ -28,6 +28,7 @@ def pushing(fleet: Fleet, run_dir: Path) -> Iterator[Fleet]:
     finally:
         for role in ("p", "d"):
             fleet[role].resume()
+            fleet[role].wait()
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,7 @@ def check_clear(answer: client.Answer | client.RefusedError, expected: client.An
 
 def test_prefill_killed_and_restarted(fleet: Fleet, epd: Router, server: PictureServer, expected: Expected) -> None:
     engine = fleet["p"]
+    epd.wait()  # other tests freeze engines
     with ThreadPoolExecutor(len(ASKED)) as pool:
         engine.pause()
         under_way: list[Future[client.Answer | client.RefusedError]] = [
