@@ -16,6 +16,8 @@ from epd_router.errors import ConfigError
 from epd_router.options import Settings
 from epd_router.server import Server
 
+DEMO_PACKAGES = {"PIL", "openai"}  # of the extra `demo`
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point."""
@@ -31,6 +33,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             raise SystemExit(mock(arguments))
         serve(arguments)
+    except ModuleNotFoundError as error:
+        if error.name not in DEMO_PACKAGES:
+            raise
+        print(f"epd-router: {command} needs {error.name}; pip install 'epd-router[demo]'", file=sys.stderr)  # noqa: T201
+        raise SystemExit(2) from None
     except ConfigError as error:
         print(f"epd-router: {error.message}", file=sys.stderr)  # noqa: T201 - the user's answer
         raise SystemExit(2) from None

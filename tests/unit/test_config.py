@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,15 @@ def test_the_commands_of_the_readme_parse() -> None:
     assert len(commands) == 3
     for command in commands:
         configured(load(*command[1:]))
+
+
+@pytest.mark.parametrize(("command", "module"), [("demo", "openai"), ("mock-engine", "PIL")])
+def test_a_command_without_its_packages_says_what_to_install(
+    command: str, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("epd_router.demo", "epd_router.mock", module))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit):
+        cli.main([command])
+    assert capsys.readouterr().err == f"epd-router: {command} needs {module}; pip install 'epd-router[demo]'\n"
