@@ -60,9 +60,14 @@ class Worker:
 
 
 class Pools:
-    """The available workers of one model, by role. Immutable; a new one replaces it when anything changes."""
+    """The available workers of one model, by role. Immutable; a new one replaces it when anything changes.
 
-    def __init__(self, workers: Iterable[Worker]) -> None:
+    `roles` are those that the model has workers for, available or not; a worker that has not said yet what it serves may
+    be one of them.
+    """
+
+    def __init__(self, workers: Iterable[Worker], roles: frozenset[Role] = frozenset()) -> None:
+        self.roles = roles
         self._workers: dict[Role, list[Worker]] = {role: [] for role in Role}
         for worker in workers:
             self._workers[worker.role].append(worker)
@@ -197,11 +202,15 @@ class Fleet:
         by_model: dict[str, list[Worker]] = {}
         for worker in self._workers.values():
             for model in worker.models:
-                listed = by_model.setdefault(model, [])
-                if worker.available:
-                    listed.append(worker)
-        self._pools = {model: Pools(listed) for model, listed in by_model.items()}
-        self._only = next(iter(self._pools)) if len(self._pools) == 1 else None
+                by_model.setdefault(model, []).append(worker)
+        unknown = {worker.role for worker in self._workers.values() if not worker.models}
+        self._pools = {
+            model: Pools((worker for worker in listed if worker.available), frozenset({*unknown, *(each.role for each in listed)}))
+            for model, listed in by_model.items()
+        }
+        # As in vLLM: who names no model means the first one a worker lists; its adapters follow.
+        first = {worker.models[0] for worker in self._workers.values() if worker.models}
+        self._only = first.pop() if len(first) == 1 else None
 
     @property
     def topology(self) -> Topology:
@@ -214,13 +223,13 @@ class Fleet:
         return list(self._pools)
 
     def pools(self, model: str | None) -> Pools:
-        """The pools of a model; without a name those of the only model. Raises ClientError `model_not_found`."""
+        """The pools of a model; without a name those of the only base model. Raises ClientError `model_not_found`."""
         name = self._only if model is None else model
         pools = self._pools.get(name) if name is not None else None
         if pools is not None:
             return pools
         if not self._pools:
-            return Pools(())
+            return Pools((), self._topology.roles)
         known = ", ".join(sorted(self._pools))
         what = "no model is named" if model is None else f"the model {model!r} does not exist"
         raise ClientError("model_not_found", f"{what}; served here: {known}", param="model")

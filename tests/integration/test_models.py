@@ -15,6 +15,7 @@ from epd_router.mock import Cluster, EngineConfig
 from epd_router.server import Server
 
 from tests.conftest import chat, data_url, picture, ready, settled
+from tests.waiting import until
 
 RED = data_url(picture("red"))
 ROLES = ("encode", "prefill", "decode")
@@ -105,5 +106,60 @@ async def test_adapters_of_a_worker_are_models_too() -> None:
             await asyncio.wait_for(ready(server), 10)
             for name in ("base", "adapter"):
                 assert (await ask(server, {**chat("x"), "model": name}))[0] == 200
+            unnamed = chat("x")
+            del unnamed["model"]
+            assert (await ask(server, unnamed))[0] == 200
+        finally:
+            await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def side_by_side(big: dict[str, int], small: dict[str, int]) -> AsyncIterator[tuple[Server, Cluster, Cluster]]:
+    """Two models whose workers have different roles."""
+    async with (
+        Cluster(config=EngineConfig(models=("big",)), **big) as one,
+        Cluster(config=EngineConfig(models=("small",)), **small) as other,
+    ):
+        names = {role: "worker_urls" if role == "aggregated" else role for role in (*big, *small)}
+        given = {name: ",".join(filter(None, (one.urls(role), other.urls(role)))) for role, name in names.items()}
+        server = Server(options.load({"host": "127.0.0.1", "port": "0", "retries": "0", **given}, {}))
+        await server.start()
+        try:
+            await until(lambda: all(worker.healthy for worker in server.fleet))
+            yield server, one, other
+        finally:
+            await server.stop()
+
+
+BY_FLEET = pytest.mark.xfail(strict=True, reason="the stages are those of the fleet, not those of the model: use Pools.roles")
+
+
+@BY_FLEET
+@pytest.mark.parametrize("small", [{"aggregated": 1}, {"prefill_decode": 1}, {"prefill": 1, "decode": 1}])
+async def test_each_model_has_the_topology_of_its_own_workers(small: dict[str, int]) -> None:
+    async with side_by_side({"encode": 1, "prefill": 1, "decode": 1}, small) as (server, _, other):
+        for content in ((), (RED,)):
+            for name in ("big", "small"):
+                async with aiohttp.ClientSession() as http:
+                    url = f"http://127.0.0.1:{server.port}/v1/chat/completions"
+                    async with http.post(url, json={**chat("x", *content), "model": name}) as answer:
+                        assert answer.status == 200, await answer.text()
+                        assert "x-epd-router-degraded" not in answer.headers
+        assert all(engine.requests for engine in other.all())
+
+
+@BY_FLEET
+async def test_aggregated_workers_step_in_for_a_pair_that_is_gone() -> None:
+    async with Cluster(aggregated=1, prefill=1, decode=1) as cluster:
+        given = {role: cluster.urls(role) for role in ("prefill", "decode")}
+        settings = {"host": "127.0.0.1", "port": "0", "worker_urls": cluster.urls("aggregated"), **given}
+        server = Server(options.load(settings, {}))
+        await server.start()
+        try:
+            await until(lambda: all(worker.healthy for worker in server.fleet))
+            await cluster["prefill"][0].stop()
+            await cluster["decode"][0].stop()
+            await until(lambda: len(server.fleet.missing_roles()) == 2)
+            assert (await ask(server, chat("x")))[0] == 200
         finally:
             await server.stop()
