@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from epd_router.errors import ConfigError
+from epd_router.media import plain_host
 from epd_router.urls import WorkerSpec, parse_worker_list
 
 UNITS = {"": 1, "b": 1, "kb": 1000, "kib": 1 << 10, "mb": 10**6, "mib": 1 << 20, "gb": 10**9, "gib": 1 << 30}
@@ -45,6 +46,11 @@ def port_number(text: str) -> int:
 def words(text: str) -> tuple[str, ...]:
     """A comma separated list."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def domains(text: str) -> tuple[str, ...]:
+    """Host names, comma separated; `*.` in front is what they mean anyway."""
+    return tuple(plain_host(word.removeprefix("*").lstrip(".")) for word in words(text))
 
 
 def switch(text: str) -> bool:
@@ -149,7 +155,9 @@ class Settings:
     )
     retries: int = option("engine", 2, int, "attempts after the first, per request", aliases=["--decode-retries"])
 
-    mm_allowed_media_domains: tuple[str, ...] = option("media", (), words, "hosts media URLs may name; all public ones when empty")
+    mm_allowed_media_domains: tuple[str, ...] = option(
+        "media", (), domains, "hosts media URLs may name, with the hosts below them; all public ones when empty"
+    )
     mm_allow_private_media_hosts: bool = option("media", False, switch, "let media URLs name private addresses")
     mm_per_request_image_limit: int = option("media", 256, int, "most pictures in a request")
 
