@@ -20,7 +20,7 @@ from PIL import Image
 from tests.blocking import watching
 from tests.waiting import ready, settled
 
-__all__ = ["Started", "chat", "data_url", "picture", "ready", "settled", "started"]
+__all__ = ["Started", "chat", "data_url", "picture", "ready", "running", "settled", "started"]
 Started = Callable[..., AbstractAsyncContextManager[tuple[Server, Cluster]]]
 
 
@@ -44,9 +44,25 @@ PRODUCT = Path(epd_router.__file__).parent
 FLAGS = {"aggregated": "worker_urls"}
 
 
+@contextlib.asynccontextmanager
+async def running(values: dict[str, Any], *, wait: bool = True) -> AsyncIterator[Server]:
+    """A router with these options on a free port, ready. Fails if it blocks the loop."""
+    given = {"host": "127.0.0.1", "port": 0, "health_check_interval_secs": 0.1, **values}
+    server = Server(options.load({name: str(value) for name, value in given.items()}, {}))
+    with watching(PRODUCT, PRODUCT / "mock") as watch:
+        await server.start()
+        try:
+            if wait:
+                await ready(server)
+            yield server
+        finally:
+            await server.stop()
+    assert not watch.found, "\n".join(watch.found)
+
+
 @pytest.fixture
 def started() -> Started:
-    """`async with started(encode=1, prefill=1, decode=1, settings={}) as (server, cluster)`. Fails if the router blocks."""
+    """`async with started(encode=1, prefill=1, decode=1, settings={}) as (server, cluster)`."""
 
     @contextlib.asynccontextmanager
     async def start(
@@ -54,16 +70,7 @@ def started() -> Started:
     ) -> AsyncIterator[tuple[Server, Cluster]]:
         async with Cluster(config=config, **roles) as cluster:
             given = {FLAGS.get(role, role): cluster.urls(role) for role in roles}
-            values = {"host": "127.0.0.1", "port": 0, "health_check_interval_secs": 0.1, **given, **(settings or {})}
-            server = Server(options.load({name: str(value) for name, value in values.items()}, {}))
-            with watching(PRODUCT, PRODUCT / "mock") as watch:
-                await server.start()
-                try:
-                    if wait:
-                        await ready(server)
-                    yield server, cluster
-                finally:
-                    await server.stop()
-            assert not watch.found, "\n".join(watch.found)
+            async with running({**given, **(settings or {})}, wait=wait) as server:
+                yield server, cluster
 
     return start

@@ -175,7 +175,7 @@ class Pipeline:
             self._guard.check(request.items)
             for item in request.items:
                 self._metrics.media.labels(item.modality, item.source).inc()
-        roles = self._fleet.topology.roles
+        roles = request.pools.roles
         request.whole = vllm.whole_only(scan, body) if INFERENCE[exchange.head.path] else "endpoint"
         if not request.whole and not roles & {Role.PREFILL, Role.ENCODE}:
             request.whole = "topology"

@@ -67,7 +67,7 @@ class Server:
         ec = ec_driver(settings)
         caller = Caller(settings, self.fleet, self.health, metrics)
         encode = EncodeStage(settings, caller, self.embeddings, metrics, ec)
-        generate = GenerateStage(settings, self.fleet, caller, encode, kv_driver(settings, fetch), ec)
+        generate = GenerateStage(settings, caller, encode, kv_driver(settings, fetch), ec)
         return Pipeline(settings, self.fleet, encode, generate, metrics)
 
     def make_worker(self, spec: WorkerSpec, role: Role) -> Worker:

@@ -9,11 +9,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from epd_router import options
 from epd_router.mock import Cluster, EngineConfig
 from epd_router.server import Server
 
-from tests.conftest import Started, chat, data_url, picture, ready, settled
+from tests.conftest import Started, chat, data_url, picture, ready, running, settled
 
 RED, BLUE = data_url(picture("red")), data_url(picture("blue"))
 BODIES = [chat("hello"), chat("what?", RED), chat("both?", RED, BLUE), chat("same?", BLUE, BLUE)]
@@ -42,14 +41,8 @@ async def connected(
         }
         if name in {"nixl-push", "mooncake"}:
             given["ec_connector" if of_embeddings else "kv_connector"] = name
-        values = {"host": "127.0.0.1", "port": 0, "health_check_interval_secs": 0.1, **given, **(settings or {})}
-        server = Server(options.load({name: str(value) for name, value in values.items()}, {}))
-        await server.start()
-        try:
-            await asyncio.wait_for(ready(server), 10)
+        async with running({**given, **(settings or {})}) as server:
             yield server, cluster
-        finally:
-            await server.stop()
 
 
 async def ask(server: Server, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -10,11 +10,10 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from epd_router import options
 from epd_router.mock import Cluster, EngineConfig
 from epd_router.server import Server
 
-from tests.conftest import chat, data_url, picture, ready, settled
+from tests.conftest import chat, data_url, picture, running, settled
 from tests.waiting import until
 
 RED = data_url(picture("red"))
@@ -30,17 +29,9 @@ async def two_models() -> AsyncIterator[tuple[Server, dict[str, Cluster]]]:
             for name in ("big", "small")
         }
         given = {role: ",".join(cluster.urls(role) for cluster in clusters.values()) for role in ROLES}
-        server = Server(
-            options.load({"host": "127.0.0.1", "port": "0", "health_check_interval_secs": "0.1", "retries": "0", **given}, {})
-        )
-        await server.start()
-        try:
-            await asyncio.wait_for(ready(server), 10)
-            while not all(worker.healthy for worker in server.fleet):
-                await asyncio.sleep(0.01)
+        async with running({"retries": 0, **given}) as server:
+            await until(lambda: all(worker.healthy for worker in server.fleet))
             yield server, clusters
-        finally:
-            await server.stop()
 
 
 async def ask(server: Server, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -99,18 +90,12 @@ async def test_a_model_without_a_stage_says_which(role: str) -> None:
 
 async def test_adapters_of_a_worker_are_models_too() -> None:
     async with Cluster(config=EngineConfig(models=("base", "adapter")), aggregated=1) as cluster:
-        settings = {"host": "127.0.0.1", "port": "0", "worker_urls": cluster.urls("aggregated")}
-        server = Server(options.load(settings, {}))
-        await server.start()
-        try:
-            await asyncio.wait_for(ready(server), 10)
+        async with running({"worker_urls": cluster.urls("aggregated")}) as server:
             for name in ("base", "adapter"):
                 assert (await ask(server, {**chat("x"), "model": name}))[0] == 200
             unnamed = chat("x")
             del unnamed["model"]
             assert (await ask(server, unnamed))[0] == 200
-        finally:
-            await server.stop()
 
 
 @contextlib.asynccontextmanager
@@ -122,19 +107,11 @@ async def side_by_side(big: dict[str, int], small: dict[str, int]) -> AsyncItera
     ):
         names = {role: "worker_urls" if role == "aggregated" else role for role in (*big, *small)}
         given = {name: ",".join(filter(None, (one.urls(role), other.urls(role)))) for role, name in names.items()}
-        server = Server(options.load({"host": "127.0.0.1", "port": "0", "retries": "0", **given}, {}))
-        await server.start()
-        try:
+        async with running({"retries": 0, **given}) as server:
             await until(lambda: all(worker.healthy for worker in server.fleet))
             yield server, one, other
-        finally:
-            await server.stop()
 
 
-BY_FLEET = pytest.mark.xfail(strict=True, reason="the stages are those of the fleet, not those of the model: use Pools.roles")
-
-
-@BY_FLEET
 @pytest.mark.parametrize("small", [{"aggregated": 1}, {"prefill_decode": 1}, {"prefill": 1, "decode": 1}])
 async def test_each_model_has_the_topology_of_its_own_workers(small: dict[str, int]) -> None:
     async with side_by_side({"encode": 1, "prefill": 1, "decode": 1}, small) as (server, _, other):
@@ -148,18 +125,12 @@ async def test_each_model_has_the_topology_of_its_own_workers(small: dict[str, i
         assert all(engine.requests for engine in other.all())
 
 
-@BY_FLEET
 async def test_aggregated_workers_step_in_for_a_pair_that_is_gone() -> None:
     async with Cluster(aggregated=1, prefill=1, decode=1) as cluster:
         given = {role: cluster.urls(role) for role in ("prefill", "decode")}
-        settings = {"host": "127.0.0.1", "port": "0", "worker_urls": cluster.urls("aggregated"), **given}
-        server = Server(options.load(settings, {}))
-        await server.start()
-        try:
+        async with running({"worker_urls": cluster.urls("aggregated"), **given}) as server:
             await until(lambda: all(worker.healthy for worker in server.fleet))
             await cluster["prefill"][0].stop()
             await cluster["decode"][0].stop()
             await until(lambda: len(server.fleet.missing_roles()) == 2)
             assert (await ask(server, chat("x")))[0] == 200
-        finally:
-            await server.stop()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from epd_router.stages.call import Caller
     from epd_router.stages.encode import EncodeStage
     from epd_router.upstream import Pieces
-    from epd_router.workers import Fleet, Worker
+    from epd_router.workers import Pools, Worker
 
 log = logging.getLogger(__name__)
 RELEASE_TIMEOUT = 30.0  # seconds, as long as vLLM keeps the blocks of a prefill that nobody fetches
@@ -31,13 +31,23 @@ RELEASE_TIMEOUT = 30.0  # seconds, as long as vLLM keeps the blocks of a prefill
 Found = list["Embedding | None"]
 
 
+def prefilling_role(pools: Pools) -> Role:
+    """Who prefills a request of this model: the best role that has workers now, so that pools may stand side by side and one
+    stands in for another; where none has, the best that is configured, whose absence is then the error."""
+    if pools[Role.PREFILL] and pools[Role.DECODE]:
+        return Role.PREFILL
+    for role in (Role.PREFILL_DECODE, Role.AGGREGATED):
+        if pools[role]:
+            return role
+    return next((role for role in (Role.PREFILL, Role.PREFILL_DECODE) if role in pools.roles), Role.AGGREGATED)
+
+
 class GenerateStage:
     """One attempt at a request, from placement to the last byte of the answer."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, caller: Caller, encode: EncodeStage, kv: KvDriver, ec: EcDriver) -> None:
+    def __init__(self, settings: Settings, caller: Caller, encode: EncodeStage, kv: KvDriver, ec: EcDriver) -> None:
         self._prefill_timeout = settings.prefill_timeout_secs
         self._answer_timeout = settings.first_byte_timeout_secs
-        self._fleet = fleet
         self._caller = caller
         self._encode = encode
         self._kv = kv
@@ -50,23 +60,17 @@ class GenerateStage:
         request.advance(Event.PLACE)
         request.referenced = False
         decision = request.decision
-        if request.whole:
-            decision.kind, decision.reason = "whole", request.whole
-            await self._whole(request)
-        elif self._splits(request):
+        role = Role.AGGREGATED if request.whole else prefilling_role(request.pools)
+        if role is Role.PREFILL:
             decision.kind = "encode-prefill-decode" if request.ids else "prefill-decode"
             found = await self._encode.run(request) if request.ids else []
             await self._prefill_decode(request, found)
-        else:
-            decision.kind = "encode-decode" if request.ids else "whole"
+        elif role is Role.PREFILL_DECODE and request.ids:
+            decision.kind = "encode-decode"
             await self._single(request)
-
-    def _splits(self, request: Request) -> bool:
-        """Prefill and decode are two workers, if both are there; P+D and PD pools may stand side by side."""
-        pools = request.pools
-        if Role.PREFILL not in self._fleet.topology.roles:
-            return False
-        return bool(pools[Role.PREFILL] or pools[Role.DECODE]) or not pools[Role.PREFILL_DECODE]
+        else:
+            decision.kind, decision.reason = "whole", request.whole or "topology"
+            await self._whole(request)
 
     # --- one worker ---
 
