@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,15 +25,31 @@ UNITS = {"": 1, "b": 1, "kb": 1000, "kib": 1 << 10, "mb": 10**6, "mib": 1 << 20,
 def size(text: str) -> int:
     """Bytes from `1048576`, `1MiB` or `1 MB`."""
     number = text.rstrip("BbIiKkMmGg ")
-    return int(float(number) * UNITS[text[len(number) :].strip().lower()])
+    return int(not_negative(number) * UNITS[text[len(number) :].strip().lower()])
 
 
 def seconds(text: str) -> float:
     """Seconds from `2.5`, `500ms`, `30s` or `5m`."""
     for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
         if text.endswith(suffix):
-            return float(text[: -len(suffix)]) * factor
-    return float(text)
+            return not_negative(text[: -len(suffix)]) * factor
+    return not_negative(text)
+
+
+def not_negative(text: str) -> float:
+    """A finite number from 0 on."""
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise ValueError(text)
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number from 0 on."""
+    number = int(text)
+    if not 0 <= number < 1 << 31:
+        raise ValueError(text)
+    return number
 
 
 def port_number(text: str) -> int:
@@ -147,24 +164,24 @@ class Settings:
     encode_fallback: str = option(
         "engine", "local", choice("local", "fail"), "when no encoder can: encode at prefill, or answer 502"
     )
-    encode_fallback_budget: int = option("engine", 8, int, "requests at a time that may encode at prefill as a fallback")
+    encode_fallback_budget: int = option("engine", 8, count, "requests at a time that may encode at prefill as a fallback")
     embedding_ttl_secs: float = option("engine", 600.0, seconds, "how long a published embedding is trusted to exist")
-    embedding_index_entries: int = option("engine", 100_000, int, "most embeddings remembered")
+    embedding_index_entries: int = option("engine", 100_000, count, "most embeddings remembered")
     trust_client_transfer_params: bool = option(
         "engine", False, switch, "let clients send transfer parameters and embeddings (they can stop an engine)"
     )
-    retries: int = option("engine", 2, int, "attempts after the first, per request", aliases=["--decode-retries"])
+    retries: int = option("engine", 2, count, "attempts after the first, per request", aliases=["--decode-retries"])
 
     mm_allowed_media_domains: tuple[str, ...] = option(
         "media", (), domains, "hosts media URLs may name, with the hosts below them; all public ones when empty"
     )
     mm_allow_private_media_hosts: bool = option("media", False, switch, "let media URLs name private addresses")
-    mm_per_request_image_limit: int = option("media", 256, int, "most pictures in a request")
+    mm_per_request_image_limit: int = option("media", 256, count, "most pictures in a request")
 
     max_payload_size: int = option("limits", 256 << 20, size, "largest request body")
     max_header_size: int = option("limits", 64 << 10, size, "largest request head")
-    max_json_depth: int = option("limits", 128, int, "deepest nesting of a request body")
-    max_media_items: int = option("limits", 1024, int, "most media parts in a request body")
+    max_json_depth: int = option("limits", 128, count, "deepest nesting of a request body")
+    max_media_items: int = option("limits", 1024, count, "most media parts in a request body")
 
     connect_timeout_secs: float = option("timeouts", 5.0, seconds, "connecting to a worker")
     encode_timeout_secs: float = option("timeouts", 60.0, seconds, "answer of the encode stage")
@@ -181,8 +198,8 @@ class Settings:
 
     health_check_interval_secs: float = option("health", 2.0, seconds, "between probes of a worker")
     health_check_timeout_secs: float = option("health", 5.0, seconds, "answer of a probe")
-    health_failure_threshold: int = option("health", 3, int, "failed probes that take a worker out")
-    health_success_threshold: int = option("health", 1, int, "good probes that bring a worker back")
+    health_failure_threshold: int = option("health", 3, count, "failed probes that take a worker out")
+    health_success_threshold: int = option("health", 1, count, "good probes that bring a worker back")
 
     api_key: tuple[str, ...] = option("auth", (), words, "keys clients must show; none asked for when empty", repeat=True)
     admin_api_key: str = option("auth", "", str, "key for changing the worker list (default: the client keys)")
@@ -291,9 +308,12 @@ def read_file(path: Path) -> dict[str, Any]:
     groups = {declared.group for _, declared in declarations()}
     flat: dict[str, Any] = {}
     for key, value in document.items():
-        flat.update(value if key in groups and isinstance(value, dict) else {key: value})
+        for name, given in (value if key in groups and isinstance(value, dict) else {key: value}).items():
+            name = str(name).replace("-", "_")
+            if name in flat:
+                raise ConfigError(f"{path}: option {name} is given twice")
+            flat[name] = given
     known = {field.name for field, _ in declarations()}
-    result = {str(key).replace("-", "_"): value for key, value in flat.items()}
-    if unknown := sorted(result.keys() - known):
+    if unknown := sorted(flat.keys() - known):
         raise ConfigError(f"{path}: unknown option {', '.join(unknown)}")
-    return result
+    return flat

@@ -44,7 +44,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
-        self.sweeper = Sweeper(self.loop, min(TICK, settings.connect_timeout_secs))
+        self.sweeper = Sweeper(self.loop, TICK)
         self.metrics = Metrics()
         self.fleet = Fleet()
         self.embeddings = Embeddings(settings.embedding_ttl_secs, settings.embedding_index_entries)

@@ -59,6 +59,7 @@ class LeanEngine:
         self.role = role
         self.dice = dice
         self.faulty = False
+        self.probes = 0
         self.script = "ok"  # what it does when it draws no faults
         self.hung = asyncio.Event()  # a request has just been left without an answer; a new event follows
         self.seen: collections.Counter[str] = collections.Counter()
@@ -122,7 +123,9 @@ class Connection(asyncio.Protocol):
 
     def answer(self, request: bytes) -> None:
         if request.startswith(b"GET "):
-            self.transport.write(reply(200, GETS[request.split(b" ", 2)[1]]))
+            path = request.split(b" ", 2)[1]
+            self.engine.probes += path == b"/health"
+            self.transport.write(reply(200, GETS[path]))
             return
         kind = self.engine.draw()
         write = self.transport.write
