@@ -35,9 +35,11 @@ def build_app(server: Server) -> web.Application:
     for path in ("/liveness", "/healthz"):
         app.router.add_get(path, admin.liveness)
     app.router.add_get("/v1/models", admin.models)
+    app.router.add_get("/v1/models/{name:.+}", admin.model)
     app.router.add_get("/metrics", admin.metrics)
     app.router.add_get("/version", admin.version)
     app.router.add_get("/workers", admin.workers)
+    app.router.add_get("/workers/{id}", admin.worker)
     app.router.add_post("/workers", admin.add)
     app.router.add_delete("/workers/{id}", admin.remove)
     app.router.add_post("/workers/{id}/drain", admin.drain)
@@ -102,15 +104,30 @@ class Admin:
 
     async def models(self, request: web.Request) -> web.Response:
         """The models of all workers, each once, as the workers describe them. Asks for a client's key, as vLLM does."""
-        keys = self._server.settings.api_key
-        if keys and not matches(shown(request.headers.get), keys):
-            raise ClientError("invalid_api_key", "no valid API key")
+        self._check_client(request)
+        body = b'{"object":"list","data":[%s]}' % b",".join(self._cards().values())
+        return web.Response(body=body, content_type="application/json")
+
+    async def model(self, request: web.Request) -> web.Response:
+        """One model."""
+        self._check_client(request)
+        name = request.match_info["name"]
+        card = self._cards().get(name)
+        if card is None:
+            raise ClientError("model_not_found", f"the model {name!r} does not exist", param="model")
+        return web.Response(body=card, content_type="application/json")
+
+    def _cards(self) -> dict[str, bytes]:
         cards: dict[str, bytes] = {}
         for worker in self._server.fleet:
             if worker.role is not Role.ENCODE:
                 cards |= {name: card for name, card in zip(worker.models, worker.cards, strict=False) if name not in cards}
-        body = b'{"object":"list","data":[%s]}' % b",".join(cards.values())
-        return web.Response(body=body, content_type="application/json")
+        return cards
+
+    def _check_client(self, request: web.Request) -> None:
+        keys = self._server.settings.api_key
+        if keys and not matches(shown(request.headers.get), keys):
+            raise ClientError("invalid_api_key", "no valid API key")
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus exposition."""
@@ -123,6 +140,10 @@ class Admin:
     async def workers(self, request: web.Request) -> web.Response:
         """The worker table."""
         return json_response({"workers": [describe(worker) for worker in self._server.fleet]})
+
+    async def worker(self, request: web.Request) -> web.Response:
+        """One worker."""
+        return json_response(describe(self._server.fleet.get(request.match_info["id"])))
 
     async def add(self, request: web.Request) -> web.Response:
         """Take a worker in: `{"url", "role"}` and any label of a worker URL."""
@@ -163,9 +184,11 @@ def parse_worker(body: bytes) -> tuple[Role, WorkerSpec]:
     if not isinstance(document, dict):
         raise ClientError("invalid_value", "a worker is an object with url and role")
     roles = [role.value for role in Role]
-    if document.get("role") not in roles:
+    named = str(document.get("role")).replace("-", "_")
+    if named not in roles:
         raise ClientError("invalid_value", f"role must be one of {', '.join(roles)}", param="role")
-    role, url = Role(document.pop("role")), document.pop("url", None)
+    role, url = Role(named), document.pop("url", None)
+    del document["role"]
     if not isinstance(url, str):
         raise ClientError("invalid_value", "url must be a string", param="url")
     return role, WorkerSpec(normalise(url)).labelled(document)

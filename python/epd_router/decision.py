@@ -6,6 +6,8 @@ import dataclasses
 
 import orjson
 
+REFERENCE_FAILED = "reference_failed"
+
 
 @dataclasses.dataclass(slots=True)
 class Decision:
@@ -24,6 +26,16 @@ class Decision:
     first_byte_ms: float = 0.0
     attempts: int = 0
     degraded: str = ""
+
+    def begin(self) -> None:
+        """A new attempt: nothing of the one before is true of it but that references had failed."""
+        self.attempts += 1
+        self.encode = []
+        self.prefill = self.decode = self.reason = ""
+        self.reused = 0
+        self.encode_ms = self.prefill_ms = self.first_byte_ms = 0.0
+        if self.degraded != REFERENCE_FAILED:
+            self.degraded = ""
 
     def headers(self) -> bytes:
         """Response headers for a client that asked to be told."""

@@ -82,6 +82,11 @@ class StageTimeoutError(WorkerError, TimeoutError):
     """A stage missed its deadline."""
 
 
+def shutting_down() -> NoWorkerError:
+    """This router drains."""
+    return NoWorkerError("shutting_down", "the router is shutting down", stage="whole", retry_after=1)
+
+
 def from_core(error: BodyError | HttpError) -> ClientError:
     """The exception for what the Rust core refused."""
     return ClientError(error.code, error.message, param=getattr(error, "param", None))

@@ -71,6 +71,14 @@ TABLE: dict[tuple[Stage, Cause], Rule] = {
     (Stage.WHOLE, Cause.CLIENT): Rule(Action.RELAY, ""),
 }
 
+# The error code of a stage that failed for good.
+FAILED = {
+    Stage.ENCODE: "encode_failed",
+    Stage.PREFILL: "prefill_failed",
+    Stage.DECODE: "decode_failed",
+    Stage.WHOLE: "worker_failed",
+}
+
 # A 500 on a request with media is worth one more try even where the media went along: a request that vLLM 0.32 refused after
 # preprocessing leaves its media cache out of step, and the next one with that picture gets a 500, the one after it an answer.
 #

@@ -18,6 +18,7 @@ from epd_router.errors import ClientError, EpdRouterError, from_core
 
 SCRATCH = 16 << 10
 LINGER_SECS = 2.0  # how long a refused client may go on sending
+MIN_RATE = 500  # bytes a second of a body, over each client timeout; what Apache asks for
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 REASONS = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
 
@@ -392,10 +393,10 @@ class Ingress(asyncio.BufferedProtocol):
         """Close idle connections, refuse slow senders, drop clients that stopped reading."""
         phase, since, progress = self._checked
         current = self._progress()
-        if phase is not self.phase or (progress != current and phase is not Phase.HEAD):
+        waited = now - since
+        if phase is not self.phase or self._moved(phase, abs(current - progress), waited):
             self._checked = (self.phase, now, current)
             return
-        waited = now - since
         if phase is Phase.IDLE and waited > self._limits.client_keepalive_secs:
             self.transport.close()
         elif phase in {Phase.HEAD, Phase.BODY, Phase.CHUNKED} and waited > self._limits.client_timeout_secs:
@@ -404,6 +405,12 @@ class Ingress(asyncio.BufferedProtocol):
             phase is Phase.SERVING and self.paused and waited > self._limits.client_timeout_secs
         ):
             self.transport.abort()
+
+    def _moved(self, phase: Phase, progress: int, waited: float) -> bool:
+        """The client gets a new span of time: for any progress, but for none of a head, and for enough of a body."""
+        if phase in {Phase.BODY, Phase.CHUNKED}:
+            return waited > self._limits.client_timeout_secs and progress >= MIN_RATE * waited
+        return progress != 0 and phase is not Phase.HEAD
 
     def _progress(self) -> int:
         """A number that moves when the client does."""

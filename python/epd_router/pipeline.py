@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from epd_router import _core
 from epd_router._core import BodyError, derive_id, media_ids
 from epd_router.auth import check_key
+from epd_router.decision import REFERENCE_FAILED
 from epd_router.engines import vllm
-from epd_router.errors import ClientError, EpdRouterError, StageTimeoutError, WorkerError, from_core
-from epd_router.failures import SUSPECT_REFERENCE, Action, Stage
+from epd_router.errors import ClientError, EpdRouterError, StageTimeoutError, WorkerError, from_core, shutting_down
+from epd_router.failures import FAILED, SUSPECT_REFERENCE, Action
 from epd_router.lifecycle import Event
 from epd_router.media import UrlGuard
 from epd_router.request import Request, StageFailedError
@@ -54,12 +55,6 @@ INFERENCE = {
 }
 SCAN_OFF_LOOP = 8 << 20  # bytes of a body from which it is scanned in a thread: 20 GB/s, and a hop costs 40 µs
 HASH_OFF_LOOP = 256 << 10  # bytes of a body from which its media are hashed in a thread: 2 GB/s
-FAILED = {
-    Stage.ENCODE: "encode_failed",
-    Stage.PREFILL: "prefill_failed",
-    Stage.DECODE: "decode_failed",
-    Stage.WHOLE: "worker_failed",
-}
 
 
 class Pipeline:
@@ -75,6 +70,7 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._active: dict[asyncio.Task[None], Exchange] = {}
         # Request ids: this process, then a counter.
+        self._draining = False  # what is still in flight is being cut
         self._process = secrets.token_hex(8)
         self._numbers = itertools.count(1)
 
@@ -103,6 +99,7 @@ class Pipeline:
         """Wait for the requests in flight, then cancel the rest."""
         if tasks := self.tasks():
             await asyncio.wait(tasks, timeout=timeout)
+        self._draining = True
         for task in (rest := self.tasks()):
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
@@ -128,7 +125,13 @@ class Pipeline:
             if exchange.gone:
                 self._metrics.errors.labels("client_disconnected").inc()
             elif not exchange.status:
-                exchange.fail(StageTimeoutError("stage_timeout", "the request took too long", stage="whole"))
+                self._answer_error(
+                    exchange,
+                    None,
+                    shutting_down()
+                    if self._draining
+                    else StageTimeoutError("stage_timeout", "the request took too long", stage="whole"),
+                )
         except EpdRouterError as error:
             self._answer_error(exchange, request, error)
         except Exception:
@@ -143,6 +146,8 @@ class Pipeline:
         if request is not None:
             request.advance(Event.FAIL)
         self._metrics.errors.labels(error.code).inc()
+        if isinstance(error, WorkerError):
+            log.warning("request %s failed: %s: %s", exchange.request_id, error.code, error)
         if exchange.status:
             exchange.abort()
         elif not exchange.gone:
@@ -210,7 +215,7 @@ class Pipeline:
     async def _attempts(self, request: Request) -> None:
         left = self._settings.retries
         while True:
-            request.decision.attempts += 1
+            request.decision.begin()
             try:
                 await self._generate.run(request)
                 return
@@ -239,7 +244,7 @@ class Pipeline:
             request.raw = True
         if request.referenced and failure.cause in SUSPECT_REFERENCE:
             request.raw = True
-            request.decision.degraded = "reference_failed"
+            request.decision.degraded = REFERENCE_FAILED
             self._encode.forget(request)
         request.pools = self._fleet.pools(request.scan.model)
         request.advance(Event.RETRY)
@@ -257,6 +262,9 @@ class Pipeline:
     def _relay_failure(request: Request, answer: tuple[int, bytes]) -> None:
         """The worker's own answer, status and message."""
         exchange = request.exchange
+        status, body = answer
+        if status >= 500:
+            log.warning("request %s failed: a worker answered %d: %s", exchange.request_id, status, vllm.error_message(body))
         request.advance(Event.COMMIT)
         headers = b"content-type: application/json\r\nx-request-id: " + exchange.request_id.encode() + b"\r\n"
-        exchange.answer(answer[0], headers, answer[1])
+        exchange.answer(status, headers, body if body.lstrip().startswith(b"{") else vllm.error_object(status, body))

@@ -28,7 +28,9 @@ def option_page() -> str:
 
 def error_page() -> str:
     """Every error."""
-    lines = [NOTE, "# Errors", "", 'Always `{"error": {"message", "type", "param", "code"}}` and `x-epd-router-error-code`.', ""]
+    lines = [NOTE, "# Errors", ""]
+    lines += ['What the router answers itself: `{"error": {"message", "type", "param", "code"}}` and `x-epd-router-error-code`.']
+    lines += ["A worker's own error passes through with its status and message, without that header; its `code` is the status.", ""]
     lines += ["| code | status | type | what to do |", "|---|---|---|---|"]
     lines += [f"| `{kind.code}` | {kind.status} | {kind.type} | {kind.hint} |" for kind in ERRORS.values()]
     return "\n".join(lines) + "\n"

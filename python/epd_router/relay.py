@@ -82,11 +82,14 @@ class Relay:
     """
 
     __slots__ = (
-        "_decoder", "_exchange", "_extra", "_flow", "_framer", "_keep_failures", "_kept", "_streaming", "_write", "committed",
-        "done", "first_byte_at", "head",
+        "_code", "_decoder", "_exchange", "_extra", "_flow", "_framer", "_keep_failures", "_kept", "_streaming", "_write",
+        "committed", "done", "first_byte_at", "head",
     )  # fmt: skip
 
-    def __init__(self, exchange: Exchange, extra_headers: bytes, *, keep_failures: bool = True) -> None:
+    def __init__(
+        self, exchange: Exchange, extra_headers: bytes, *, keep_failures: bool = True, code: str = "worker_failed"
+    ) -> None:
+        self._code = code  # of an error in mid-stream
         self._keep_failures = keep_failures
         self._exchange = exchange
         self._write = exchange.write
@@ -121,11 +124,15 @@ class Relay:
             self._write(data if self._decoder is None else self._decoder.feed(data))
         elif self._kept is not None:
             self._kept.on_body(data)
-        elif self._streaming and self._framer is not None and self._framer.error_event is not None:
+        elif self._streaming and self._begins_with_error():
             self._keep()
             self.on_body(data)
         else:
             self._commit(data)
+
+    def _begins_with_error(self) -> bool:
+        framer = self._framer
+        return framer is not None and framer.error_event is not None and framer.error_event == framer.first_event
 
     def _keep(self) -> None:
         assert self.head is not None
@@ -176,8 +183,9 @@ class Relay:
             exchange.abort()
             return
         exchange.close_after()
+        code = "stage_timeout" if error.cause == "timeout" else self._code
         event = b"data: %s\n\n" % orjson.dumps(
-            {"error": {"message": str(error), "type": "server_error", "param": None, "code": "decode_failed"}}
+            {"error": {"message": str(error), "type": "server_error", "param": None, "code": code}}
         )
         chunked = self.head is not None and self.head.chunked and self._decoder is None
         self._write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event) if chunked else event)
@@ -191,7 +199,7 @@ class Relay:
     @property
     def stream_error(self) -> bytes | None:
         """The error event that a stream began with."""
-        return None if self._framer is None else self._framer.error_event
+        return self._framer.error_event if self._framer is not None and self._begins_with_error() else None
 
 
 def resolve(future: asyncio.Future[UpstreamError | None], value: UpstreamError | None) -> None:

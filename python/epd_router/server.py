@@ -17,7 +17,7 @@ from epd_router.app import build_app
 from epd_router.deadlines import Sweeper
 from epd_router.embeddings import Embeddings
 from epd_router.engines.transfer import ec_driver, kv_driver
-from epd_router.errors import ConfigError, EpdRouterError, NoWorkerError
+from epd_router.errors import ConfigError, EpdRouterError, shutting_down
 from epd_router.health import HealthMonitor
 from epd_router.ingress import Exchange, Ingress
 from epd_router.metrics import Metrics
@@ -61,6 +61,7 @@ class Server:
         for role, specs in configured(settings).items():
             for spec in specs:
                 self.fleet.add(self.make_worker(spec, role))
+        self.fleet.require(self.fleet.topology.roles)
 
     def _make_pipeline(self) -> Pipeline:
         settings, metrics = self.settings, self.metrics
@@ -115,7 +116,12 @@ class Server:
     async def _start(self) -> None:
         tls = tls_context(self.settings)
         self._runner = web.AppRunner(
-            build_app(self), handle_signals=False, keepalive_timeout=3600, handler_cancellation=True, shutdown_timeout=FLUSH
+            build_app(self),
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=3600,
+            handler_cancellation=True,
+            shutdown_timeout=FLUSH,
         )
         await self._runner.setup()
         assert self._runner.server is not None
@@ -152,7 +158,7 @@ class Server:
             exchange.close_after()
         if head.path in INFERENCE and head.method == "POST":
             if self.draining:
-                exchange.fail(NoWorkerError("no_worker", "the router is shutting down", stage="whole", retry_after=1))
+                exchange.fail(shutting_down())
             else:
                 self.pipeline.serve(exchange)
             return
@@ -187,6 +193,7 @@ class Server:
         """Stop listening, finish what is in flight, close."""
         self.draining = True
         if self._server is not None:
+            log.info("shutting down, %d requests in flight", self.pipeline.in_flight)
             self._server.close()
         for connection in tuple(self._connections):
             connection.close_idle()

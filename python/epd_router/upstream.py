@@ -142,7 +142,10 @@ class UpstreamConnection(asyncio.Protocol):
         buffer = self._buffer + data if self._buffer else data
         self._buffer = b""
         head = parse_response_head(buffer, MAX_HEAD)
-        while head is not None and head.status < 200 and head.status != 101:
+        while head is not None and head.status < 200:
+            if head.status == 101:
+                self._fail(BrokenError("it switched protocols unasked"))
+                return
             buffer = buffer[head.size :]
             head = parse_response_head(buffer, MAX_HEAD) if buffer else None
         if head is None:

@@ -90,4 +90,6 @@ def _label(piece: str) -> dict[str, Any]:
             return {key: float(value)}
     except ValueError:
         pass
+    if key in NUMBERS or key == "weight":
+        raise ConfigError(f"{piece!r}: {key} must be a {'whole' if key in NUMBERS else 'positive'} number")
     raise ConfigError(f"{piece!r} is not a worker label (weight=, {'=, '.join((*TEXTS, *NUMBERS))}=)")

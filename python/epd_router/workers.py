@@ -169,6 +169,7 @@ class Fleet:
         self._workers: dict[str, Worker] = {}
         self._pools: dict[str, Pools] = {}
         self._only: str | None = None
+        self._required: frozenset[Role] = frozenset()
         self._topology = Topology(frozenset())
 
     def __iter__(self) -> Iterator[Worker]:
@@ -186,7 +187,6 @@ class Fleet:
         if worker.id in self._workers:
             raise ConfigError(f"worker {worker.id} is there already")
         self._workers[worker.id] = worker
-        self._topology = Topology(self._topology.roles | {worker.role})
         self.changed()
 
     def remove(self, worker_id: str) -> Worker:
@@ -199,6 +199,7 @@ class Fleet:
 
     def changed(self) -> None:
         """Rebuild the pools; call after any change of a worker's health, models or draining."""
+        self._topology = Topology(self._required | {worker.role for worker in self._workers.values()})
         by_model: dict[str, list[Worker]] = {}
         for worker in self._workers.values():
             for model in worker.models:
@@ -212,9 +213,14 @@ class Fleet:
         first = {worker.models[0] for worker in self._workers.values() if worker.models}
         self._only = first.pop() if len(first) == 1 else None
 
+    def require(self, roles: Iterable[Role]) -> None:
+        """Roles that stay part of the topology when their last worker is removed: those of the configuration."""
+        self._required = frozenset(roles)
+        self.changed()
+
     @property
     def topology(self) -> Topology:
-        """Roles ever configured."""
+        """The configured roles, and those of workers added since."""
         return self._topology
 
     @property

@@ -112,7 +112,7 @@ async def test_a_stream_that_breaks_ends_with_one_error_event(started: Started, 
         async with http.post(f"http://127.0.0.1:{server.port}/v1/chat/completions", json=chat("x", stream=True)) as answer:
             assert answer.status == 200
             events = [line for line in (await answer.text()).splitlines() if line]
-        assert '"decode_failed"' in events[-1]
+        assert ('"decode_failed"' if "decode" in roles_ else '"worker_failed"') in events[-1]
         assert sum('"error"' in event for event in events) == 1
         await settled(server)
 

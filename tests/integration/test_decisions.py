@@ -15,7 +15,6 @@ from tests.waiting import until
 
 RED, BLUE = data_url(picture("red")), data_url(picture("blue"))
 PREFIX = "x-epd-router-"
-STALE = pytest.mark.xfail(strict=True, reason="a decision keeps what earlier attempts left in it")
 
 
 async def ask(server: Server, *urls: str, explain: str | None = "1", **more: Any) -> tuple[int, dict[str, str]]:
@@ -83,7 +82,6 @@ async def test_a_lost_reference_is_told_by_the_try_that_answered(started: Starte
         assert "degraded" not in (await ask(server, BLUE))[1]
 
 
-@STALE
 async def test_an_encoder_that_is_back_in_the_second_try_does_not_degrade_it(started: Started) -> None:
     """The first try went on without an embedding and failed further on; the answer came from a try that had it."""
     async with started(encode=1, prefill=2, decode=1) as (server, cluster):
@@ -97,7 +95,6 @@ async def test_an_encoder_that_is_back_in_the_second_try_does_not_degrade_it(sta
         assert {told["encode"]} <= {*names(cluster, "encode"), ""}
 
 
-@STALE
 async def test_a_degraded_answer_counts_once_however_many_tries_it_took(started: Started) -> None:
     async with started(encode=1, prefill=1, decode=2) as (server, cluster):
         cluster["encode"][0].fault("500")
@@ -108,7 +105,6 @@ async def test_a_degraded_answer_counts_once_however_many_tries_it_took(started:
         assert degraded(server, "encode_failed") == 1
 
 
-@STALE
 async def test_a_try_at_fewer_stages_does_not_name_those_of_the_first() -> None:
     """Aggregated workers step in for a pair whose decode is gone."""
     async with Cluster(aggregated=1, prefill=1, decode=1) as cluster:

@@ -148,6 +148,22 @@ async def test_client_transfer_params_are_refused(started: Started, name: str) -
             await api.chat.completions.create(**chat("x"), extra_body={name: {"a": 1}})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vllm_xargs", {"kv_transfer_params": "x"}),
+        ("vllm_xargs", {"a": 1, "ec_transfer_params": ["y"]}),
+        ("sampling_params", {"extra_args": {"kv_transfer_params": {}}}),
+    ],
+)
+async def test_transfer_params_do_not_slip_in_by_another_member(started: Started, name: str, value: object) -> None:
+    async with started(aggregated=1) as (server, cluster), client(server.port) as api:
+        with pytest.raises(openai.BadRequestError, match=f"{name}.*_transfer_params"):
+            await api.chat.completions.create(**chat("x"), extra_body={name: value})
+        assert not cluster["aggregated"][0].requests
+        await api.chat.completions.create(**chat("x"), extra_body={"vllm_xargs": {"kv_cache_report_mode": "full"}})
+
+
 async def test_a_truncated_picture_is_the_clients_fault(started: Started) -> None:
     bad = data_url(picture("red")[:-40])
     for roles in TOPOLOGIES:

@@ -58,6 +58,9 @@ async def test_models_are_merged() -> None:
     async with two_models() as (server, _):
         async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as api:
             assert sorted([model.id async for model in api.models.list()]) == ["big", "small"]
+            assert (await api.models.retrieve("big")).id == "big"
+            with pytest.raises(openai.NotFoundError):
+                await api.models.retrieve("other")
 
 
 @pytest.mark.parametrize("model", ["other", "Big", "", "big "])

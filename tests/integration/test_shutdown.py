@@ -75,7 +75,7 @@ async def test_after_the_drain_timeout_what_is_left_is_cut_off(started: Started)
         await until(lambda: cluster["aggregated"][0].active)
         await server.stop()
         said = await reader.read()
-        assert said.startswith(b"HTTP/1.1 504 ")
+        assert said.startswith(b"HTTP/1.1 503 ")
         writer.close()
         await until(lambda: not cluster["aggregated"][0].active)
 

@@ -82,6 +82,18 @@ async def test_a_worker_is_added_once_and_not_from_nonsense(started: Started) ->
         assert (await call(server, "POST", "/workers", json=document))[0] == 400
 
 
+async def test_a_role_that_was_only_added_is_not_missed_when_it_goes(started: Started) -> None:
+    async with started(aggregated=1) as (server, _):
+        status, added = await call(server, "POST", "/workers", json={"url": "http://127.0.0.1:9", "role": "prefill-decode"})
+        assert (status, added["role"]) == (201, "prefill_decode")
+        path = f"/workers/{added['id']}"
+        assert (await call(server, "GET", path))[1]["healthy"] is False
+        assert (await call(server, "GET", "/readiness"))[0] == 503
+        assert (await call(server, "DELETE", path))[0] == 200
+        assert (await call(server, "GET", "/readiness"))[0] == 200
+        assert (await call(server, "GET", path))[0] == 404
+
+
 async def test_a_removed_worker_gets_nothing_more(started: Started) -> None:
     async with started(aggregated=2) as (server, cluster):
         gone = cluster["aggregated"][0]

@@ -51,7 +51,7 @@ def test_aliases_and_ignored_switches() -> None:
         (["--worker-urls", "http://w:1", "http://w:1"], "twice"),
         (["--worker-urls", "http://w:1/v1"], "no path"),
         (["--worker-urls", "ftp://w:1"], "not a worker URL"),
-        (["--worker-urls", "http://w:1,weight=-1"], "not a worker label"),
+        (["--worker-urls", "http://w:1,weight=-1"], "weight must be a positive number"),
         (["--port", "x"], "--port"),
     ],
 )

@@ -95,8 +95,10 @@ WHOLE_ONLY = {
     "best_of": (b"null", b"1"),
 }
 CLIENT_TRANSFER_PARAMS = ("ec_transfer_params", "kv_transfer_params", "prompt_embeds")
+# Members that vLLM merges into what its connectors read.
+CARRIERS = ("vllm_xargs", "sampling_params", "extra_args")
 # A request with none of these members needs no look at them.
-LOOKED_AT = frozenset([*WHOLE_ONLY, *CLIENT_TRANSFER_PARAMS, "prompt"])
+LOOKED_AT = frozenset([*WHOLE_ONLY, *CLIENT_TRANSFER_PARAMS, *CARRIERS, "prompt"])
 
 
 class PrefillReply(msgspec.Struct):
@@ -122,6 +124,20 @@ def refused(scan: Scan, body: bytes | bytearray) -> str:
     for name in CLIENT_TRANSFER_PARAMS:
         if (value := scan.raw(body, name)) is not None and value != b"null":
             return name
+    for name in CARRIERS:
+        if (value := scan.raw(body, name)) is not None and (inner := _carried(orjson.loads(value))):
+            return f"{name}.{inner}"
+    return ""
+
+
+def _carried(value: Any) -> str:
+    """The path of a transfer parameter at any depth, or ''."""
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in members:
+        if name in CLIENT_TRANSFER_PARAMS:
+            return str(name)
+        if found := _carried(inner):
+            return f"{name}.{found}"
     return ""
 
 
@@ -297,6 +313,12 @@ def status_of_error(event: bytes) -> int:
     except (ValueError, KeyError, TypeError):
         return 500
     return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+def error_object(status: int, body: bytes) -> bytes:
+    """An error object for an answer that is none, such as the text of a server in trouble."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return orjson.dumps({"error": {"message": error_message(body), "type": kind, "param": None, "code": status}})
 
 
 def error_message(body: bytes) -> str:

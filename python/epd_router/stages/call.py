@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from epd_router.auth import worker_authorization
 from epd_router.engines import vllm
 from epd_router.errors import NoWorkerError, WorkerError
-from epd_router.failures import Cause, Stage, cause_of_status
+from epd_router.failures import FAILED, Cause, Stage, cause_of_status
 from epd_router.lifecycle import Event
 from epd_router.relay import Collect, Relay
 from epd_router.request import Request, StageFailedError
@@ -88,10 +88,10 @@ class Caller:
         extra = b"x-request-id: %s\r\n" % exchange.request_id.encode()
         if decision.degraded:
             extra += b"x-epd-router-degraded: %s\r\n" % decision.degraded.encode()
-            self._metrics.degraded.labels(decision.degraded).inc()
         if exchange.head.get("x-epd-router-explain"):
             extra += decision.headers()
-        relay = Relay(exchange, extra)
+        code = FAILED[leg.stage]
+        relay = Relay(exchange, extra, code=code)
         error = await self._send(request, leg, relay)
         if not relay.committed:
             status, body = (relay.head.status if relay.head else 0), relay.kept_body
@@ -100,11 +100,13 @@ class Caller:
             raise self._failure(leg, error, status, body)
         first_byte = relay.first_byte_at - exchange.started
         decision.first_byte_ms = first_byte * 1000
+        if decision.degraded:
+            self._metrics.degraded.labels(decision.degraded).inc()
         self._metrics.first_byte(decision.kind, first_byte)
         request.advance(Event.COMMIT)
         if error is not None:
             self._note(leg.worker, error)
-            raise WorkerError("decode_failed", str(error), stage=leg.stage.value)
+            raise WorkerError("stage_timeout" if error.cause == "timeout" else code, str(error), stage=leg.stage.value)
 
     async def _send(self, request: Request, leg: Leg, answer: Collect | Relay) -> UpstreamError | None:
         endpoint = leg.worker.endpoint

@@ -48,8 +48,6 @@ class EncodeStage:
         connector must know. Raises StageFailedError and NoWorkerError."""
         request.advance(Event.ENCODE)
         started = self._loop.time()
-        request.decision.encode = []
-        request.decision.reused = 0
         found: dict[str, Embedding | None] = {}
         missing: dict[str, Item] = {}
         for media_id, item in zip(request.ids, request.items, strict=True):
