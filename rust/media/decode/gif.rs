@@ -7,6 +7,7 @@ use crate::media::probe::reader::Reader;
 use crate::media::Probe;
 
 const CODES: usize = 4096;
+const PIECE: usize = 64 << 10;
 
 /// Decode to RGB.
 pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
@@ -21,15 +22,19 @@ pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     let table = table(&frame);
     let (width, height) = (width as usize, height as usize);
     let mut pixels = vec![0; width * height];
-    let done = unpack(data, &frame, &mut pixels)?;
+    if unpack(data, &frame, &mut pixels)? < pixels.len() {
+        // An end code ends nothing for Pillow, which goes on with the next piece of a file longer than what it read.
+        let last = data.len().saturating_sub(frame.data) <= PIECE;
+        return Err(if last { short() } else { super::BROKEN });
+    }
     let stride = probe.width as usize * 3;
     let ground = frame.transparent.unwrap_or(0);
-    if (width, height) != (probe.width as usize, probe.height as usize) || done < pixels.len() {
+    if (width, height) != (probe.width as usize, probe.height as usize) {
         table.bytes(&vec![ground; probe.width as usize], &mut out[..stride]);
         let (first, rest) = out.split_at_mut(stride);
         rest.chunks_exact_mut(stride).for_each(|row| row.copy_from_slice(first));
     }
-    for (index, row) in pixels[..done].chunks(width).enumerate() {
+    for (index, row) in pixels.chunks_exact(width).enumerate() {
         let y = top as usize + if frame.interlaced { interlaced(index, height) } else { index };
         let start = y * stride + left as usize * 3;
         table.bytes(row, &mut out[start..start + row.len() * 3]);

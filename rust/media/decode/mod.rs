@@ -14,6 +14,7 @@ mod webp;
 
 use super::probe::{probe, Found};
 use super::sniff::{sniff, Format, Sniff};
+use crate::error::Code;
 use super::{orient, Limits, MediaError, Probe};
 
 /// Why a codec gave no pixels.
@@ -71,12 +72,16 @@ impl<'a> Plan<'a> {
             }
             Sniff::Known(Format::Ppm) if !matches!(data, [_, b'4'..=b'6', ..]) => return Ok(Outcome::Pass("plain netpbm")),
             Sniff::Known(_) => {}
+            Sniff::More => return Err(MediaError::damaged("the picture is cut short")),
             // Engines open dozens of rare formats.
-            Sniff::More | Sniff::Unknown => return Ok(Outcome::Pass("another format")),
+            Sniff::Unknown => return Ok(Outcome::Pass("another format")),
         }
-        match probe(data, true, limits)? {
-            Found::Header(probe) => Ok(Outcome::Decoded(Plan { data, probe })),
-            Found::More => Err(MediaError::damaged("the picture is cut short")),
+        match probe(data, true, limits) {
+            Ok(Found::Header(probe)) => Ok(Outcome::Decoded(Plan { data, probe })),
+            Ok(Found::More) => Err(MediaError::damaged("the picture is cut short")),
+            // A directory with a broken entry still counts for what it says before that.
+            Err(error) if error.code == Code::MediaDamaged && tiff::started(data) => Ok(Outcome::Pass("a damaged TIFF")),
+            Err(error) => Err(error),
         }
     }
 

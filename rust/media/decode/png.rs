@@ -97,7 +97,7 @@ fn colors(png: &Chunks<'_>) -> Result<Table, Stop> {
     let mut table = Table::new(palette.chunks_exact(3).map(|color| [color[0], color[1], color[2]]));
     let trns = png.trns.unwrap_or_default();
     if trns.len() > 256 {
-        return Err(Stop::Pass("a palette with too many transparent colours"));
+        return Err(Stop::Refused("the PNG palette has too many transparent colours".into()));
     }
     for (index, &alpha) in trns.iter().enumerate() {
         table.fade(index as u8, alpha);
@@ -132,33 +132,26 @@ fn pixels(png: &Chunks<'_>, rows: &Rows, out: &mut [u8]) -> Result<(), png::Deco
     Ok(())
 }
 
-/// Why the crate failed: Pillow forgives data that end after the last row, or a stream that ends before it.
+/// Why the crate failed. Data that end early are refused, by the end of the file or of the compressed stream alike.
 fn blame(png: &Chunks<'_>) -> Stop {
     let wanted = png_bytes(png);
     let mut stream = flate2::Decompress::new(true);
-    let (mut scratch, mut total) = (vec![0; 1 << 16], 0_u64);
-    let mut parts = png.idat.iter().copied().peekable();
-    while let Some(part) = parts.next() {
+    let mut scratch = vec![0; 1 << 16];
+    for &part in &png.idat {
         let mut part = part;
         loop {
-            let (before_in, before_out) = (stream.total_in(), stream.total_out());
+            let before = (stream.total_in(), stream.total_out());
             let status = stream.decompress(part, &mut scratch, flate2::FlushDecompress::None);
-            total = stream.total_out();
-            part = &part[(stream.total_in() - before_in) as usize..];
+            part = &part[(stream.total_in() - before.0) as usize..];
             match status {
-                Ok(flate2::Status::StreamEnd) if total < wanted => return Stop::Pass("a PNG whose data end early"),
-                Ok(flate2::Status::StreamEnd) => return Stop::Pass("a PNG with odd data"),
-                Ok(_) if part.is_empty() && total == before_out => break,
-                Ok(_) if stream.total_in() == before_in && total == before_out => break,
+                Ok(_) if stream.total_out() >= wanted => return Stop::Pass("a PNG with odd data"),
+                Ok(flate2::Status::StreamEnd) if part.is_empty() => break,
+                Ok(flate2::Status::StreamEnd) | Err(_) => return super::BROKEN,
+                Ok(_) if (stream.total_in(), stream.total_out()) == before => break,
                 Ok(_) => {}
-                Err(_) => return super::BROKEN,
             }
         }
-        if parts.peek().is_none() && total >= wanted {
-            return Stop::Pass("a PNG whose data lack their end");
-        }
     }
-    let _ = total;
     Stop::Refused("the PNG data end early".into())
 }
 

@@ -5,6 +5,8 @@ use std::io::Read as _;
 
 use super::convert::{self, Table};
 use super::Stop;
+use crate::media::probe::exif::header;
+use crate::media::probe::reader::Reader;
 use crate::media::probe::tiff::Directory;
 use crate::media::Probe;
 
@@ -39,9 +41,18 @@ struct Layout {
     height: usize,
 }
 
+/// The directory of a TIFF begins within the file.
+pub fn started(data: &[u8]) -> bool {
+    let started = |(order, offset)| Reader::new(data, offset).u16(order).is_ok();
+    header(data).is_some_and(started)
+}
+
 /// Decode to RGB.
 pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     let (directory, _) = Directory::read(data).map_err(|_| Stop::Refused("a damaged TIFF".into()))?;
+    if directory.odd() {
+        return Err(Stop::Pass("a TIFF of unusual tags"));
+    }
     let layout = layout(&directory, probe)?;
     let (offsets, sizes) = if directory.has(273) {
         (directory.numbers(273), directory.numbers(279))
@@ -50,17 +61,21 @@ pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     };
     let (width, height) = (probe.width as usize, probe.height as usize);
     let across = width.div_ceil(layout.width);
-    if offsets.len() < across * height.div_ceil(layout.height) || sizes.len() != offsets.len() {
+    if offsets.len() != across * height.div_ceil(layout.height) || sizes.len() != offsets.len() {
         return Err(MISSING);
     }
-    let parts = offsets.iter().zip(&sizes).take(across * height.div_ceil(layout.height)).enumerate();
+    let single = offsets.len() == 1;
+    let parts = offsets.iter().zip(&sizes).enumerate();
     for (index, (&offset, &size)) in parts {
         let (left, top) = (index % across * layout.width, index / across * layout.height);
         let rows = layout.height.min(height - top);
         let columns = layout.width.min(width - left);
         // A tile is always whole, a strip ends with the picture.
         let stored = if layout.width == width && directory.has(273) { rows } else { layout.height };
-        let part = layout.unpack(data, offset as usize, size as usize, stored)?;
+        let part = layout.unpack(data, offset as usize, size as usize, stored).map_err(|stop| match stop {
+            Stop::Refused(_) if !single => super::BROKEN,
+            stop => stop,
+        })?;
         for (row, from) in part.chunks_exact(layout.stride()).take(rows).enumerate() {
             let start = ((top + row) * width + left) * 3;
             layout.row.write(layout.bits, from, &mut out[start..start + columns * 3]);
@@ -152,11 +167,7 @@ impl Layout {
                 if matches!(part, [0, second, ..] if second & 1 != 0) {
                     return Err(Stop::Pass("a TIFF of old LZW codes"));
                 }
-                let mut out = vec![0; wanted];
-                let mut decoder = weezl::decode::Decoder::with_tiff_size_switch(weezl::BitOrder::Msb, 8);
-                let result = decoder.decode_bytes(part, &mut out);
-                out.truncate(result.consumed_out);
-                out
+                codes(part, wanted)
             }
             Packing::Deflate => {
                 let mut out = Vec::with_capacity(wanted);
@@ -177,6 +188,24 @@ impl Layout {
         }
         Ok(Cow::Owned(out))
     }
+}
+
+/// LZW with the high bits first.
+fn codes(mut part: &[u8], wanted: usize) -> Vec<u8> {
+    let mut out = vec![0; wanted];
+    let mut done = 0;
+    let mut decoder = weezl::decode::Decoder::with_tiff_size_switch(weezl::BitOrder::Msb, 8);
+    while done < wanted {
+        let result = decoder.decode_bytes(part, &mut out[done..]);
+        part = &part[result.consumed_in..];
+        done += result.consumed_out;
+        let stuck = result.consumed_in == 0 && result.consumed_out == 0;
+        if stuck || !matches!(result.status, Ok(weezl::LzwStatus::Ok)) {
+            break;
+        }
+    }
+    out.truncate(done);
+    out
 }
 
 /// PackBits.

@@ -70,11 +70,20 @@ impl Handle {
 const SCANS: c_int = 512;
 
 /// Decode a picture of the given size: four channels (CMYK as stored) with `cmyk`, else RGB. `out` has exactly its size.
-pub fn decode(jpeg: &[u8], width: usize, height: usize, cmyk: bool, out: &mut [u8]) -> Result<End, Failure> {
+/// `strict`: stop at the first warning, with the rows written until then.
+pub fn decode(
+    jpeg: &[u8],
+    width: usize,
+    height: usize,
+    cmyk: bool,
+    strict: bool,
+    out: &mut [u8],
+) -> Result<End, Failure> {
     let handle = Handle::new()?;
     handle.set(sys::TJPARAM_TJPARAM_FASTDCT, 0);
     handle.set(sys::TJPARAM_TJPARAM_FASTUPSAMPLE, 0);
     handle.set(sys::TJPARAM_TJPARAM_SCANLIMIT, SCANS);
+    handle.set(sys::TJPARAM_TJPARAM_STOPONWARNING, strict.into());
     // SAFETY: pointer and length are of one slice, which outlives the call.
     let status = unsafe { sys::tj3DecompressHeader(handle.0, jpeg.as_ptr(), jpeg.len() as sys::size_t) };
     if status != 0 && handle.fatal() {
@@ -94,8 +103,8 @@ pub fn decode(jpeg: &[u8], width: usize, height: usize, cmyk: bool, out: &mut [u
     {
         return Err(Failure::Other("a JPEG with contradicting headers"));
     }
-    // SAFETY: `out` holds width * height pixels of the format (checked above), rows without gaps (pitch 0); the header
-    // that is read again in here is that of the same bytes, and TurboJPEG refuses a size other than the handle's.
+    // SAFETY: `out` holds width * height pixels of the format (checked above), rows without gaps (pitch 0); the call reads
+    // the header of the same bytes again, and so finds the same size.
     let status = unsafe {
         sys::tj3Decompress8(handle.0, jpeg.as_ptr(), jpeg.len() as sys::size_t, out.as_mut_ptr(), 0, format as c_int)
     };

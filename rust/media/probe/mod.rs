@@ -1,7 +1,7 @@
 //! What a picture is, from its header alone: nothing is decoded and nothing of its size allocated.
 
 pub mod bmp;
-mod exif;
+pub mod exif;
 pub mod gif;
 mod heif;
 mod jpeg;

@@ -47,19 +47,22 @@ pub fn header(data: &[u8]) -> Result<Header, Stop> {
 
 fn token(reader: &mut Reader<'_>) -> Result<u32, Stop> {
     let mut value: Option<u64> = None;
-    loop {
+    let mut digits = 0;
+    while digits <= 10 {
         match reader.u8()? {
             b'#' => while !matches!(reader.u8()?, b'\r' | b'\n') {},
             byte if space(byte) => match value {
                 Some(value) => return u32::try_from(value).map_err(|_| Stop::Bad("a netpbm number that is too large")),
                 None => continue,
             },
-            byte @ b'0'..=b'9' if value < Some(1 << 32) => {
+            byte @ b'0'..=b'9' => {
+                digits += 1;
                 value = Some(value.unwrap_or(0) * 10 + u64::from(byte - b'0'));
             }
             _ => return Err(Stop::Bad("a netpbm header that is no number")),
         }
     }
+    Err(Stop::Bad("a netpbm number that is too long"))
 }
 
 /// Read the header.

@@ -18,6 +18,7 @@ pub struct Directory<'a> {
     /// Where it starts.
     pub offset: usize,
     tags: HashMap<u16, (u16, &'a [u8])>,
+    skipped: bool,
 }
 
 impl<'a> Directory<'a> {
@@ -26,13 +27,14 @@ impl<'a> Directory<'a> {
         let (order, offset) = exif::header(data).ok_or(Stop::Bad("a TIFF of an unknown kind"))?;
         let mut reader = Reader::new(data, offset);
         let entries = reader.u16(order)?;
-        let (mut tags, mut total) = (HashMap::new(), 0);
+        let (mut tags, mut total, mut skipped) = (HashMap::new(), 0, false);
         for _ in 0..entries {
-            if let Some((tag, kind, value)) = exif::entry(data, order, &mut reader, &mut total)? {
-                tags.entry(tag).or_insert((kind, value));
+            match exif::entry(data, order, &mut reader, &mut total)? {
+                Some((tag, kind, value)) => skipped |= tags.insert(tag, (kind, value)).is_some(),
+                None => skipped = true,
             }
         }
-        Ok((Directory { order, offset, tags }, reader))
+        Ok((Directory { order, offset, tags, skipped }, reader))
     }
 
     /// Whole numbers of a tag; empty where it is missing or holds something else.
@@ -49,6 +51,23 @@ impl<'a> Directory<'a> {
     /// The first number of a tag.
     pub fn number(&self, tag: u16) -> Option<u32> {
         self.numbers(tag).first().copied()
+    }
+
+    /// Readers differ in what they make of it: an entry is unreadable or there twice, or one that shapes the pixels has
+    /// another type or number of values than the standard gives it.
+    pub fn odd(&self) -> bool {
+        const SINGLE: [u16; 12] = [256, 257, 259, 262, 266, 274, 277, 278, 284, 317, 322, 323];
+        const LISTS: [u16; 8] = [258, 273, 279, 320, 324, 325, 338, 339];
+        self.skipped
+            || self.tags.iter().any(|(tag, (kind, value))| {
+                let single = SINGLE.contains(tag);
+                let plain = match kind {
+                    3 => !single || value.len() == 2,
+                    4 => !single || value.len() == 4,
+                    _ => false,
+                };
+                !plain && (single || LISTS.contains(tag))
+            })
     }
 
     /// It holds the tag.
