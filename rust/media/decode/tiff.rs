@@ -95,7 +95,7 @@ fn layout(directory: &Directory<'_>, probe: &Probe) -> Result<Layout, Stop> {
         && (1..=6).contains(&samples)
         && directory.numbers(339).iter().all(|&format| format == 1)
         && number(266, 1) == 1
-        && (number(284, 1) == 1 || samples == 1);
+        && number(284, 1) == 1;
     if !plain || !matches!(bits, 1 | 2 | 4 | 8) || (bits < 8 && samples > 1) {
         return Err(Stop::Pass("a TIFF of unusual samples"));
     }
@@ -119,7 +119,7 @@ fn layout(directory: &Directory<'_>, probe: &Probe) -> Result<Layout, Stop> {
         _ => return Err(Stop::Pass("a TIFF of unusual compression")),
     };
     let predictor = if matches!(packing, Packing::Lzw | Packing::Deflate) { number(317, 1) } else { 1 };
-    if predictor > 2 || (predictor == 2 && bits != 8) {
+    if !matches!(predictor, 1 | 2) || (predictor == 2 && bits != 8) {
         return Err(Stop::Pass("a TIFF with an unusual predictor"));
     }
     let (width, height) = if directory.has(273) {

@@ -62,9 +62,21 @@ impl Handle {
     fn fatal(&self) -> bool {
         // SAFETY: a live handle.
         let code = unsafe { sys::tj3GetErrorCode(self.0) };
-        code != sys::TJERR_TJERR_WARNING as c_int
+        let text = self.text();
+        // An error that follows a warning is reported as a warning: only its text, the latest, gives it away.
+        code != sys::TJERR_TJERR_WARNING as c_int || !WARNINGS.iter().any(|warning| text.contains(warning))
     }
 }
+
+/// How the texts of all warnings of libjpeg begin.
+const WARNINGS: [&str; 6] = [
+    "Corrupt JPEG data",
+    "Premature end of JPEG file",
+    "Warning: ",
+    "Inconsistent progression sequence",
+    "Invalid SOS parameters",
+    "Application transferred",
+];
 
 /// Most scans of a progressive file: each costs as much as the whole picture.
 const SCANS: c_int = 512;

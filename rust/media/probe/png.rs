@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::io::Read as _;
+use std::ops::Range;
 
 use super::exif;
 use super::reader::{Order::Big, Reader, Stop};
@@ -30,10 +31,10 @@ pub struct Chunks<'a> {
     pub palette: Option<&'a [u8]>,
     /// `tRNS`.
     pub trns: Option<&'a [u8]>,
-    /// Payloads of the data chunks of the default image.
-    pub idat: Vec<&'a [u8]>,
-    /// The data chunks go to the end of the file: what follows is missing.
-    pub open: bool,
+    /// Where the payloads of the data chunks of the default image are.
+    pub idat: Vec<Range<usize>>,
+    /// Something that is no chunk follows the data.
+    pub torn: bool,
     /// Frames announced.
     pub frames: u32,
     /// The default image is a part of the canvas, or its data come in frame chunks.
@@ -75,8 +76,7 @@ pub fn chunks(data: &[u8], complete: bool) -> Result<Chunks<'_>, Stop> {
         let chunk = next(&mut reader)?;
         match &chunk.kind {
             b"IDAT" => {
-                png.idat.push(chunk.body);
-                png.open = chunk.cut;
+                png.idat.push(reader.at - chunk.body.len()..reader.at);
                 break;
             }
             b"IEND" => return Err(Stop::Bad("a PNG without picture data")),
@@ -103,7 +103,7 @@ pub fn chunks(data: &[u8], complete: bool) -> Result<Chunks<'_>, Stop> {
     png.settled = complete || rest.as_ref().is_ok_and(|ended| *ended);
     if let Err(Stop::Bad(_)) = rest {
         // The pixels are there by now, but nothing that follows them is believed.
-        png = Chunks { idat: png.idat, open: png.open, trns: png.trns, orientation: 1, settled: true, ..before };
+        png = Chunks { idat: png.idat, torn: png.torn, trns: png.trns, orientation: 1, settled: true, ..before };
     } else {
         png.orientation = png.oriented();
     }
@@ -129,17 +129,13 @@ impl<'a> Chunks<'a> {
             let chunk = match next(reader) {
                 Ok(chunk) => chunk,
                 Err(Stop::Bad(_)) => {
-                    self.open |= data;
+                    self.torn = data;
                     return Ok(true);
                 }
-                Err(Stop::Short) => {
-                    self.open |= data;
-                    return Ok(false);
-                }
+                Err(Stop::Short) => return Ok(false),
             };
             if data && &chunk.kind == b"IDAT" {
-                self.idat.push(chunk.body);
-                self.open = chunk.cut;
+                self.idat.push(reader.at - chunk.body.len()..reader.at);
                 continue;
             }
             data = false;
