@@ -294,7 +294,7 @@ class Limits:
         side: int | None = None,
         aspect: int | None = None,
         frames: int | None = None,
-        bytes: int | None = None,
+        encoded: int | None = None,
     ) -> Self: ...
     @property
     def pixels(self) -> int: ...
@@ -307,7 +307,7 @@ class Limits:
     @property
     def frames(self) -> int: ...
     @property
-    def bytes(self) -> int:
+    def encoded(self) -> int:
         """Most encoded bytes."""
 
 @final
@@ -371,8 +371,9 @@ class Decoded:
     def offset(self) -> int:
         """Where the pixels start in `data`."""
     @property
-    def id(self) -> str:
-        """64 lower-case hex characters of BLAKE3 over mode, size and pixels: the same for every container."""
+    def id(self) -> str | None:
+        """64 lower-case hex characters of BLAKE3 over mode, size and pixels: the same for every container. None unless
+        asked for."""
 
 @final
 class PassThrough:
@@ -382,7 +383,7 @@ class PassThrough:
     def reason(self) -> str:
         """The kind of picture, one of a few dozen, for counting."""
 
-def decode(data: bytes, *, limits: Limits | None = None, ppm: bool = False) -> Decoded | PassThrough:
+def decode(data: bytes, *, limits: Limits | None = None, ppm: bool = False, identify: bool = True) -> Decoded | PassThrough:
     """Decode a picture, GIL released. `ppm`: into a binary PPM, which every engine opens. Raises MediaError."""
 
 @final
@@ -392,7 +393,7 @@ class DecodePool:
     def __new__(cls, threads: int, queue: int) -> Self:
         """`queue`: most pictures that wait."""
     def decode(
-        self, data: bytes, *, limits: Limits | None = None, ppm: bool = False
+        self, data: bytes, *, limits: Limits | None = None, ppm: bool = False, identify: bool = True
     ) -> Future[Decoded | PassThrough]:
         """As the function `decode`, for the running event loop. A future cancelled before its turn costs nothing.
         Raises MediaError `queue_full` at once."""

@@ -43,7 +43,10 @@ impl Limits {
             return Err(too_large(format!("{width}x{height} is more than the {} pixels allowed", self.pixels)));
         }
         if long > self.side {
-            return Err(too_large(format!("{width}x{height} has a side of more than the {} pixels allowed", self.side)));
+            return Err(too_large(format!(
+                "{width}x{height} has a side of more than the {} pixels allowed",
+                self.side
+            )));
         }
         if u64::from(long) > u64::from(short) * u64::from(self.aspect) {
             return Err(too_large(format!("{width}x{height} is more than {} times as long as wide", self.aspect)));

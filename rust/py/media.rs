@@ -1,6 +1,6 @@
 //! Media identity, headers and pixels for Python.
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCFunction};
 
@@ -40,13 +40,13 @@ struct Limits(limits::Limits);
 #[pymethods]
 impl Limits {
     #[new]
-    #[pyo3(signature = (*, pixels = None, side = None, aspect = None, frames = None, bytes = None))]
+    #[pyo3(signature = (*, pixels = None, side = None, aspect = None, frames = None, encoded = None))]
     fn new(
         pixels: Option<u64>,
         side: Option<u32>,
         aspect: Option<u32>,
         frames: Option<u32>,
-        bytes: Option<usize>,
+        encoded: Option<usize>,
     ) -> Self {
         let default = limits::Limits::default();
         Limits(limits::Limits {
@@ -54,7 +54,7 @@ impl Limits {
             side: side.unwrap_or(default.side),
             aspect: aspect.unwrap_or(default.aspect),
             frames: frames.unwrap_or(default.frames),
-            bytes: bytes.unwrap_or(default.bytes),
+            bytes: encoded.unwrap_or(default.bytes),
         })
     }
     #[getter]
@@ -74,7 +74,7 @@ impl Limits {
         self.0.frames
     }
     #[getter]
-    fn bytes(&self) -> usize {
+    fn encoded(&self) -> usize {
         self.0.bytes
     }
 }
@@ -160,7 +160,7 @@ struct Decoded {
     ppm: bool,
     pixels: Py<PyBytes>,
     #[pyo3(get)]
-    id: String,
+    id: Option<String>,
 }
 
 #[pymethods]
@@ -202,22 +202,32 @@ struct PassThrough {
     reason: &'static str,
 }
 
+/// What to make of a picture.
+#[derive(Clone, Copy)]
+struct Wish {
+    limits: limits::Limits,
+    ppm: bool,
+    identify: bool,
+}
+
 /// Decode with the GIL held only to allocate: the pixels are written straight into a new `bytes`.
-fn pixels(py: Python<'_>, data: &[u8], limits: &limits::Limits, ppm: bool) -> PyResult<Py<PyAny>> {
-    let plan = match py.detach(|| Plan::new(data, limits)).map_err(|error| raised(py, error))? {
+fn pixels(py: Python<'_>, data: &[u8], wish: &Wish) -> PyResult<Py<PyAny>> {
+    let Wish { limits, ppm, identify } = *wish;
+    let plan = match py.detach(|| Plan::new(data, &limits)).map_err(|error| raised(py, error))? {
         Outcome::Decoded(plan) => plan,
         Outcome::Pass(reason) => return Ok(PassThrough { reason }.into_pyobject(py)?.into_any().unbind()),
     };
     let size = if ppm { handoff::size(&plan) } else { plan.size() };
     let size = size.ok_or_else(|| MediaError::new_err("the picture has too many pixels"))?;
-    let target = unshared(py, size)?;
+    let target = zeros(py, size)?;
     let out = writable(&target, size)?;
     let outcome = py.detach(|| {
-        // Not left unset: a slice of bytes that were never written must not exist.
-        out.fill(0);
         let outcome = if ppm { handoff::write(&plan, out) } else { plan.decode(out) }?;
         Ok(match outcome {
-            Outcome::Decoded(()) => Outcome::Decoded(plan.id(&out[size - plan.size().unwrap_or(size)..])),
+            Outcome::Decoded(()) => {
+                let pixels = &out[size - plan.size().unwrap_or(size)..];
+                Outcome::Decoded(identify.then(|| plan.id(pixels)))
+            }
             Outcome::Pass(reason) => Outcome::Pass(reason),
         })
     });
@@ -230,17 +240,13 @@ fn pixels(py: Python<'_>, data: &[u8], limits: &limits::Limits, ppm: bool) -> Py
     }
 }
 
-/// A `bytes` of `size` that nobody else knows yet; its content is not set.
-#[allow(unsafe_code)]
-fn unshared(py: Python<'_>, size: usize) -> PyResult<Bound<'_, PyBytes>> {
-    let length = isize::try_from(size).map_err(|_| MediaError::new_err("the picture has too many pixels"))?;
-    // SAFETY: a null source asks for an unset object; null is turned into the exception that was raised.
-    let object =
-        unsafe { Bound::from_owned_ptr_or_err(py, pyo3::ffi::PyBytes_FromStringAndSize(std::ptr::null(), length)) }?;
-    object.cast_into::<PyBytes>().map_err(|_| PyTypeError::new_err("no bytes"))
+/// A new `bytes` of zeros, which the allocator gets from the system without writing them.
+fn zeros(py: Python<'_>, size: usize) -> PyResult<Bound<'_, PyBytes>> {
+    Ok(py.get_type::<PyBytes>().call1((size,))?.cast_into::<PyBytes>()?)
 }
 
-/// Its memory. Only for an object fresh from `unshared`, before anyone else sees it.
+/// Its memory. Only for an object fresh from `zeros`, of more than one byte (shorter ones are shared), before anyone else
+/// sees it.
 #[allow(unsafe_code, clippy::mut_from_ref)]
 fn writable<'a>(target: &'a Bound<'_, PyBytes>, size: usize) -> PyResult<&'a mut [u8]> {
     // SAFETY: the object has `size` bytes, stays alive as long as the slice, and has no other reader or writer.
@@ -254,9 +260,15 @@ fn writable<'a>(target: &'a Bound<'_, PyBytes>, size: usize) -> PyResult<&'a mut
 }
 
 #[pyfunction]
-#[pyo3(signature = (data, *, limits = None, ppm = false))]
-fn decode(py: Python<'_>, data: &Bound<'_, PyBytes>, limits: Option<PyRef<'_, Limits>>, ppm: bool) -> PyResult<Py<PyAny>> {
-    pixels(py, data.as_bytes(), &chosen(limits.as_deref()), ppm)
+#[pyo3(signature = (data, *, limits = None, ppm = false, identify = true))]
+fn decode(
+    py: Python<'_>,
+    data: &Bound<'_, PyBytes>,
+    limits: Option<PyRef<'_, Limits>>,
+    ppm: bool,
+    identify: bool,
+) -> PyResult<Py<PyAny>> {
+    pixels(py, data.as_bytes(), &Wish { limits: chosen(limits.as_deref()), ppm, identify })
 }
 
 #[pyclass(frozen, module = "epd_router._core")]
@@ -269,20 +281,22 @@ impl DecodePool {
         Ok(DecodePool(Workers::new(threads, queue)?))
     }
 
-    #[pyo3(signature = (data, *, limits = None, ppm = false))]
+    #[pyo3(signature = (data, *, limits = None, ppm = false, identify = true))]
     fn decode<'py>(
         &self,
         py: Python<'py>,
         data: Py<PyBytes>,
         limits: Option<PyRef<'_, Limits>>,
         ppm: bool,
+        identify: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
         let future = event_loop.call_method0("create_future")?;
-        let (limits, event_loop, waiter) = (chosen(limits.as_deref()), event_loop.unbind(), future.clone().unbind());
+        let wish = Wish { limits: chosen(limits.as_deref()), ppm, identify };
+        let (event_loop, waiter) = (event_loop.unbind(), future.clone().unbind());
         let queued = self.0.submit(move || {
             // None while the interpreter shuts down: then nobody waits either.
-            Python::try_attach(|py| run(py, &data, &limits, ppm, event_loop.bind(py), waiter.bind(py)));
+            Python::try_attach(|py| run(py, &data, &wish, event_loop.bind(py), waiter.bind(py)));
         });
         if queued {
             return Ok(future);
@@ -304,25 +318,19 @@ impl DecodePool {
     }
 }
 
-fn run(
-    py: Python<'_>,
-    data: &Py<PyBytes>,
-    limits: &limits::Limits,
-    ppm: bool,
-    event_loop: &Bound<'_, PyAny>,
-    waiter: &Bound<'_, PyAny>,
-) {
+fn run(py: Python<'_>, data: &Py<PyBytes>, wish: &Wish, event_loop: &Bound<'_, PyAny>, waiter: &Bound<'_, PyAny>) {
     // Reading the state of a future from another thread is a look at one attribute; `settle` looks again on the loop.
     if waiter.call_method0("cancelled").is_ok_and(|cancelled| cancelled.is_truthy().unwrap_or(false)) {
         return;
     }
-    let result = pixels(py, data.as_bytes(py), limits, ppm);
+    let result = pixels(py, data.as_bytes(py), wish);
     let (failed, value) = match result {
         Ok(value) => (false, value),
         Err(error) => (true, error.into_value(py).into_any()),
     };
     // A loop that is closed meanwhile raises, and nobody waits any more.
-    let _ = settler(py).and_then(|settle| event_loop.call_method1("call_soon_threadsafe", (settle, waiter, failed, value)));
+    let _ =
+        settler(py).and_then(|settle| event_loop.call_method1("call_soon_threadsafe", (settle, waiter, failed, value)));
 }
 
 fn settler(py: Python<'_>) -> PyResult<Bound<'_, PyCFunction>> {

@@ -96,7 +96,10 @@ def turned() -> Iterator[Picture]:
         yield f"jpeg exif {turn}", saved(image, "JPEG", exif=exif(turn))
         yield f"jpeg xmp {turn}", saved(image, "JPEG", xmp=XMP.format(turn).encode())
         yield f"jpeg exif 1 over xmp {turn}", saved(image, "JPEG", exif=exif(1), xmp=XMP.format(turn).encode())
-        yield f"jpeg exif without a turn, xmp {turn}", saved(image, "JPEG", exif=bytes(Image.Exif().tobytes()), xmp=XMP.format(turn).encode())
+        yield (
+            f"jpeg exif without a turn, xmp {turn}",
+            saved(image, "JPEG", exif=bytes(Image.Exif().tobytes()), xmp=XMP.format(turn).encode()),
+        )
         yield f"webp exif {turn}", saved(image, "WEBP", exif=exif(turn), lossless=True)
         yield f"webp xmp {turn}", saved(image, "WEBP", xmp=XMP.format(turn).encode())
         yield f"png exif {turn}", saved(image, "PNG", exif=exif(turn))
@@ -138,7 +141,23 @@ def turned() -> Iterator[Picture]:
 
 
 def pngs() -> Iterator[Picture]:
-    kinds = [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (2, 8), (2, 16), (3, 1), (3, 2), (3, 4), (3, 8), (4, 8), (4, 16), (6, 8), (6, 16)]
+    kinds = [
+        (0, 1),
+        (0, 2),
+        (0, 4),
+        (0, 8),
+        (0, 16),
+        (2, 8),
+        (2, 16),
+        (3, 1),
+        (3, 2),
+        (3, 4),
+        (3, 8),
+        (4, 8),
+        (4, 16),
+        (6, 8),
+        (6, 16),
+    ]
     for color, depth in kinds:
         palette = chunk(b"PLTE", random.Random(3).randbytes(3 << depth)) if color == 3 else b""
         for size in ((1, 1), (3, 2), (9, 9), (33, 17)):
@@ -148,7 +167,10 @@ def pngs() -> Iterator[Picture]:
         if color == 3:
             yield f"png 3 {depth} without a palette", png(9, 9, depth, 3)
             yield f"png 3 {depth} short palette", png(9, 9, depth, 3, extra=chunk(b"PLTE", b"\x10\x20\x30"))
-            yield f"png 3 {depth} short palette, transparency", png(9, 9, depth, 3, extra=chunk(b"PLTE", b"\x10\x20\x30") + chunk(b"tRNS", b"\x80"))
+            yield (
+                f"png 3 {depth} short palette, transparency",
+                png(9, 9, depth, 3, extra=chunk(b"PLTE", b"\x10\x20\x30") + chunk(b"tRNS", b"\x80")),
+            )
             for trns in (b"\0", b"\xff\0", b"\x80\x10", b"\xff" * 300, bytes(range(2))):
                 yield f"png 3 {depth} trns {trns[:4].hex()}", png(9, 9, depth, 3, extra=palette + chunk(b"tRNS", trns))
         if color in (0, 2):
@@ -228,15 +250,21 @@ def gifs() -> Iterator[Picture]:
     frames = [noise("RGB", (30, 20), seed).quantize(30) for seed in range(3)]
     for disposal in range(4):
         yield f"gif animated {disposal}", saved(frames[0], "GIF", save_all=True, append_images=frames[1:], disposal=disposal)
-        yield f"gif animated transparent {disposal}", saved(
-            frames[0], "GIF", save_all=True, append_images=frames[1:], disposal=disposal, transparency=2
+        yield (
+            f"gif animated transparent {disposal}",
+            saved(frames[0], "GIF", save_all=True, append_images=frames[1:], disposal=disposal, transparency=2),
         )
     yield "gif comment", saved(frames[0], "GIF", comment=b"c" * 600)
     yield "gif large", saved(noise("RGB", (300, 200)).quantize(256), "GIF")
     yield "gif flat", saved(Image.new("P", (300, 200), 3), "GIF")
     plain = saved(noise("RGB", (30, 20)).quantize(40), "GIF")
     at = plain.index(b",\0\0\0\0")
-    for name, place in {"inside": (3, 4, 30, 20), "beyond": (900, 4, 30, 20), "smaller": (0, 0, 30, 10), "none": (0, 0, 0, 20)}.items():
+    for name, place in {
+        "inside": (3, 4, 30, 20),
+        "beyond": (900, 4, 30, 20),
+        "smaller": (0, 0, 30, 10),
+        "none": (0, 0, 0, 20),
+    }.items():
         yield f"gif frame {name}", plain[: at + 1] + struct.pack("<4H", *place) + plain[at + 9 :]
         screen = plain[:6] + struct.pack("<2H", 50, 40) + plain[10:]
         yield f"gif screen frame {name}", screen[: at + 1] + struct.pack("<4H", *place) + screen[at + 9 :]
@@ -251,7 +279,9 @@ def gifs() -> Iterator[Picture]:
         yield f"gif bit {index}", plain[:spot] + bytes([plain[spot] ^ 1 << rng.randrange(8)]) + plain[spot + 1 :]
 
 
-def bmp(bits: int, size: tuple[int, int], *, header: int = 40, masks: tuple[int, ...] = (), colors: int = 0, flip: bool = False) -> bytes:
+def bmp(
+    bits: int, size: tuple[int, int], *, header: int = 40, masks: tuple[int, ...] = (), colors: int = 0, flip: bool = False
+) -> bytes:
     width, height = size
     stride = (width * bits + 31) // 32 * 4
     draw = random.Random(f"{bits} {size}")
@@ -296,7 +326,10 @@ def bmps() -> Iterator[Picture]:
             yield f"bmp masks {triple} {bits}", bmp(bits, (9, 5), masks=triple)
     plain = bmp(24, (9, 5))
     for at, value in ((14, 41), (28, 7), (28, 2), (30, 1), (30, 4), (30, 9), (46, 70000)):
-        yield f"bmp field {at} {value}", plain[:at] + struct.pack("<H" if at == 28 else "<I", value) + plain[at + (2 if at == 28 else 4) :]
+        yield (
+            f"bmp field {at} {value}",
+            plain[:at] + struct.pack("<H" if at == 28 else "<I", value) + plain[at + (2 if at == 28 else 4) :],
+        )
     yield "bmp without an offset", plain[:10] + bytes(4) + plain[14:]
 
 
@@ -305,7 +338,11 @@ def tiffs() -> Iterator[Picture]:
         for compression in ("raw", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "packbits", "group4", "jpeg", "zstd", "lzma"):
             for size in ((1, 1), (33, 17)):
                 try:
-                    data = saved(noise("L", size).convert(mode) if mode in ("I;16", "I", "F") else noise(mode, size), "TIFF", compression=compression)
+                    data = saved(
+                        noise("L", size).convert(mode) if mode in ("I;16", "I", "F") else noise(mode, size),
+                        "TIFF",
+                        compression=compression,
+                    )
                 except (OSError, ValueError):
                     continue  # a mode that the compression cannot hold
                 yield f"tiff {size} {mode} {compression}", data
@@ -318,7 +355,15 @@ def tiffs() -> Iterator[Picture]:
     yield "tiff pages", saved(image, "TIFF", save_all=True, append_images=[image, image])
     yield "tiff big", saved(image, "TIFF", big_tiff=True)
     for order in ("<", ">"):
-        for photo, depths, extra in ((1, (8,), None), (2, (8, 8, 8), None), (2, (8, 8, 8, 8), 0), (2, (8, 8, 8, 8), 1), (2, (8, 8, 8, 8), 2), (0, (4,), None), (3, (4,), None)):
+        for photo, depths, extra in (
+            (1, (8,), None),
+            (2, (8, 8, 8), None),
+            (2, (8, 8, 8, 8), 0),
+            (2, (8, 8, 8, 8), 1),
+            (2, (8, 8, 8, 8), 2),
+            (0, (4,), None),
+            (3, (4,), None),
+        ):
             yield f"tiff tiles {order} {photo} {depths} {extra}", tiled(order, photo, depths, extra)
 
 
@@ -334,7 +379,9 @@ def tiled(order: str, photo: int, depths: tuple[int, ...], extra: int | None) ->
     if photo == 3:
         tags[320] = ("H", tuple(random.Random(2).randrange(65536) for _ in range(3 << depths[0])))
     start = 8 + 2 + 12 * len(tags) + 4
-    spill = sum(len(values) * struct.calcsize("=" + kind) for kind, values in tags.values() if len(values) * struct.calcsize("=" + kind) > 4)
+    spill = sum(
+        len(values) * struct.calcsize("=" + kind) for kind, values in tags.values() if len(values) * struct.calcsize("=" + kind) > 4
+    )
     tags[324] = ("I", tuple(start + spill + size * index for index in range(6)))
     tags[325] = ("I", (size,) * 6)
     head, rest = b"", b""
@@ -404,7 +451,11 @@ def cut() -> Iterator[Picture]:
         "ppm": saved(image, "PPM"),
     }
     for name, data in whole.items():
-        places = {len(data) * tenth // 10 for tenth in range(1, 10)} | set(range(0, 64)) | {len(data) - left for left in (1, 2, 3, 4, 5, 8, 11, 12, 13, 20, 40)}
+        places = (
+            {len(data) * tenth // 10 for tenth in range(1, 10)}
+            | set(range(64))
+            | {len(data) - left for left in (1, 2, 3, 4, 5, 8, 11, 12, 13, 20, 40)}
+        )
         for place in sorted(place for place in places if 0 < place < len(data)):
             yield f"{name} cut at {place} of {len(data)}", data[:place]
         yield f"{name} followed by junk", data + b"\xff\xd9 junk"
@@ -414,7 +465,15 @@ def flipped(count: int = 40) -> Iterator[Picture]:
     """One bit wrong, anywhere."""
     image = noise("RGB", (40, 30))
     rng = random.Random(11)
-    for form, options in {"JPEG": {}, "PNG": {}, "WEBP": {}, "BMP": {}, "TIFF": {"compression": "tiff_lzw"}, "PPM": {}, "GIF": {}}.items():
+    for form, options in {
+        "JPEG": {},
+        "PNG": {},
+        "WEBP": {},
+        "BMP": {},
+        "TIFF": {"compression": "tiff_lzw"},
+        "PPM": {},
+        "GIF": {},
+    }.items():
         data = saved(image, form, **options)
         for index in range(count):
             spot, bit = rng.randrange(len(data)), rng.randrange(8)

@@ -6,10 +6,10 @@ import random
 from collections import Counter
 
 import pytest
+from epd_router._core import Decoded, DecodePool, Limits, MediaError, PassThrough, decode, derive_id, probe
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epd_router._core import Decoded, DecodePool, Limits, MediaError, PassThrough, decode, derive_id, probe
 from tests.media.corpus import KINDS, chunk, exif, noise, png, saved
 from tests.media.reference import reference
 
@@ -124,11 +124,11 @@ def test_limits_are_checked_before_anything_is_allocated() -> None:
             call(bomb)
         assert caught.value.code == "media_too_large"
     data = saved(noise("RGB", (40, 10)), "PNG")
-    for limits in (Limits(pixels=399), Limits(side=39), Limits(aspect=3), Limits(bytes=len(data) - 1)):
+    for limits in (Limits(pixels=399), Limits(side=39), Limits(aspect=3), Limits(encoded=len(data) - 1)):
         with pytest.raises(MediaError) as caught:
             decode(data, limits=limits)
         assert caught.value.code == "media_too_large"
-    assert isinstance(decode(data, limits=Limits(pixels=400, side=40, aspect=4, frames=1, bytes=len(data))), Decoded)
+    assert isinstance(decode(data, limits=Limits(pixels=400, side=40, aspect=4, frames=1, encoded=len(data))), Decoded)
 
 
 def test_heic_is_refused_and_other_formats_are_left_to_the_engine() -> None:
@@ -141,13 +141,22 @@ def test_heic_is_refused_and_other_formats_are_left_to_the_engine() -> None:
 
 def test_identity_is_of_the_content() -> None:
     image = noise("RGB", (30, 20))
-    same = [saved(image, "PNG"), saved(image, "WEBP", lossless=True), saved(image, "BMP"), saved(image, "PPM"), saved(image, "TIFF")]
+    same = [
+        saved(image, "PNG"),
+        saved(image, "WEBP", lossless=True),
+        saved(image, "BMP"),
+        saved(image, "PPM"),
+        saved(image, "TIFF"),
+    ]
     ids = {found.id for data in same if isinstance(found := decode(data), Decoded)}
     size = (30).to_bytes(4, "little"), (20).to_bytes(4, "little")
     assert ids == {derive_id([b"epd-router pixels 1", b"RGB", *size, image.tobytes()])}
     lying = decode(saved(noise("RGB", (20, 30)), "PNG"))
     assert isinstance(lying, Decoded)
     assert lying.id not in ids
+    unnamed = decode(same[0], identify=False)
+    assert isinstance(unnamed, Decoded)
+    assert unnamed.id is None
 
 
 def test_ppm_hand_off() -> None:
@@ -188,7 +197,7 @@ def test_any_jpeg(
 )
 def test_any_other(size: tuple[int, int], form: str, mode: str, seed: int, cut: float | None) -> None:
     image = noise(mode, size, seed)
-    if mode == "LA" and form in ("BMP", "PPM"):
+    if mode in ("LA", "P") and form in ("BMP", "PPM"):
         image = image.convert("L")
     data = saved(image, form)
     data = data if cut is None else data[: int(cut * len(data))]
@@ -217,14 +226,14 @@ async def test_pool_is_bounded_and_forgets_what_was_cancelled() -> None:
         await asyncio.sleep(0)
     waiting = [pool.decode(large) for _ in range(3)]
     with pytest.raises(MediaError) as caught:
-        pool.decode(large)
+        _ = pool.decode(large)
     assert caught.value.code == "queue_full"
     for future in waiting:
         future.cancel()
     assert isinstance(await first, Decoded)
     pool.close()
     with pytest.raises(MediaError):
-        pool.decode(large)
+        _ = pool.decode(large)
     while pool.waiting or pool.running:
         await asyncio.sleep(0)
 
@@ -250,7 +259,7 @@ async def test_pool_may_be_dropped_while_it_works() -> None:
 
 def test_pool_needs_a_loop() -> None:
     with pytest.raises(RuntimeError):
-        DecodePool(1, 1).decode(b"")
+        _ = DecodePool(1, 1).decode(b"")
 
 
 def test_random_bytes() -> None:

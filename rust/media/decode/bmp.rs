@@ -118,7 +118,9 @@ impl Row {
             &Row::Four((red, green, blue, alpha)) => {
                 for (from, to) in from.chunks_exact(4).zip(pixels) {
                     let alpha = alpha.map_or(255, |alpha| from[alpha]);
-                    to.copy_from_slice(&[from[red], from[green], from[blue]].map(|sample| convert::on_white(sample, alpha)));
+                    to.copy_from_slice(
+                        &[from[red], from[green], from[blue]].map(|sample| convert::on_white(sample, alpha)),
+                    );
                 }
             }
         }

@@ -69,7 +69,8 @@ fn tail(data: &[u8]) -> Tail {
             Some(0xd8 | 0x01..=0xbf) => {}
             Some(marker) => {
                 scans |= marker == 0xda;
-                let size = data.get(at + 1..at + 3).map_or(0, |size| usize::from(u16::from_be_bytes([size[0], size[1]])));
+                let size =
+                    data.get(at + 1..at + 3).map_or(0, |size| usize::from(u16::from_be_bytes([size[0], size[1]])));
                 at += 1 + size;
                 if scans && at > data.len() {
                     return Tail::Odd;

@@ -7,6 +7,7 @@ mod bmp;
 mod convert;
 mod gif;
 mod jpeg;
+mod lzw;
 mod png;
 mod ppm;
 mod tiff;
@@ -14,8 +15,8 @@ mod webp;
 
 use super::probe::{probe, Found};
 use super::sniff::{sniff, Format, Sniff};
-use crate::error::Code;
 use super::{orient, Limits, MediaError, Probe};
+use crate::error::Code;
 
 /// Why a codec gave no pixels.
 #[derive(Debug)]
@@ -70,7 +71,9 @@ impl<'a> Plan<'a> {
             Sniff::Known(Format::Tiff) if matches!(data.get(2..4), Some(b"\0+" | b"+\0")) => {
                 return Ok(Outcome::Pass("BigTIFF"));
             }
-            Sniff::Known(Format::Ppm) if !matches!(data, [_, b'4'..=b'6', ..]) => return Ok(Outcome::Pass("plain netpbm")),
+            Sniff::Known(Format::Ppm) if !matches!(data, [_, b'4'..=b'6', ..]) => {
+                return Ok(Outcome::Pass("plain netpbm"))
+            }
             Sniff::Known(_) => {}
             Sniff::More => return Err(MediaError::damaged("the picture is cut short")),
             // Engines open dozens of rare formats.
@@ -80,7 +83,9 @@ impl<'a> Plan<'a> {
             Ok(Found::Header(probe)) => Ok(Outcome::Decoded(Plan { data, probe })),
             Ok(Found::More) => Err(MediaError::damaged("the picture is cut short")),
             // A directory with a broken entry still counts for what it says before that.
-            Err(error) if error.code == Code::MediaDamaged && tiff::started(data) => Ok(Outcome::Pass("a damaged TIFF")),
+            Err(error) if error.code == Code::MediaDamaged && tiff::started(data) => {
+                Ok(Outcome::Pass("a damaged TIFF"))
+            }
             Err(error) => Err(error),
         }
     }
@@ -107,8 +112,7 @@ impl<'a> Plan<'a> {
             self.stored(out)
         } else {
             let mut stored = vec![0; out.len()];
-            self.stored(&mut stored)
-                .map(|()| orient::apply(&stored, width as usize, height as usize, orientation, out))
+            self.stored(&mut stored).map(|()| orient::apply(&stored, width as usize, height as usize, orientation, out))
         };
         match result {
             Ok(()) => Ok(Outcome::Decoded(())),

@@ -139,7 +139,9 @@ fn pixels(data: &[u8], png: &Chunks<'_>, rows: &Rows, out: &mut [u8]) -> Result<
         }
     } else {
         for to in out.chunks_exact_mut(stride) {
-            let Some(row) = reader.next_row()? else { return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()) };
+            let Some(row) = reader.next_row()? else {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            };
             rows.write(png.depth, row.data(), to);
         }
         reader.finish()?;
@@ -248,4 +250,3 @@ impl io::Seek for Clean<'_> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
-

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::Read as _;
 
 use super::convert::{self, Table};
+use super::lzw::{self, Codes, End};
 use super::Stop;
 use crate::media::probe::exif::header;
 use crate::media::probe::reader::Reader;
@@ -167,7 +168,11 @@ impl Layout {
                 if matches!(part, [0, second, ..] if second & 1 != 0) {
                     return Err(Stop::Pass("a TIFF of old LZW codes"));
                 }
-                codes(part, wanted)
+                let mut out = vec![0; wanted];
+                match lzw::unpack(&mut Bits { left: part, buffer: 0, filled: 0 }, 8, 1, &mut out) {
+                    End::Full => out,
+                    _ => return Err(super::BROKEN),
+                }
             }
             Packing::Deflate => {
                 let mut out = Vec::with_capacity(wanted);
@@ -190,22 +195,24 @@ impl Layout {
     }
 }
 
-/// LZW with the high bits first.
-fn codes(mut part: &[u8], wanted: usize) -> Vec<u8> {
-    let mut out = vec![0; wanted];
-    let mut done = 0;
-    let mut decoder = weezl::decode::Decoder::with_tiff_size_switch(weezl::BitOrder::Msb, 8);
-    while done < wanted {
-        let result = decoder.decode_bytes(part, &mut out[done..]);
-        part = &part[result.consumed_in..];
-        done += result.consumed_out;
-        let stuck = result.consumed_in == 0 && result.consumed_out == 0;
-        if stuck || !matches!(result.status, Ok(weezl::LzwStatus::Ok)) {
-            break;
+/// Codes with the high bits first.
+struct Bits<'a> {
+    left: &'a [u8],
+    buffer: u32,
+    filled: u32,
+}
+
+impl Codes for Bits<'_> {
+    fn next(&mut self, width: u32) -> Option<usize> {
+        while self.filled < width {
+            let (&byte, rest) = self.left.split_first()?;
+            self.buffer = self.buffer << 8 | u32::from(byte);
+            self.filled += 8;
+            self.left = rest;
         }
+        self.filled -= width;
+        Some((self.buffer >> self.filled) as usize & ((1 << width) - 1))
     }
-    out.truncate(done);
-    out
 }
 
 /// PackBits.

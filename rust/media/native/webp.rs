@@ -23,18 +23,14 @@ pub struct Frame<'a> {
 pub fn first_frame(webp: &[u8]) -> Option<Frame<'_>> {
     let data = sys::WebPData { bytes: webp.as_ptr(), size: webp.len() };
     // SAFETY: `data` describes one slice, which outlives the demuxer.
-    let demux = unsafe {
-        sys::WebPDemuxInternal(&data, 0, std::ptr::null_mut(), sys::WEBP_DEMUX_ABI_VERSION as c_int)
-    };
+    let demux = unsafe { sys::WebPDemuxInternal(&data, 0, std::ptr::null_mut(), sys::WEBP_DEMUX_ABI_VERSION as c_int) };
     if demux.is_null() {
         return None;
     }
     // SAFETY: a live demuxer.
     let feature = |what| unsafe { sys::WebPDemuxGetI(demux, what) };
-    let canvas = (
-        feature(sys::WebPFormatFeature::WEBP_FF_CANVAS_WIDTH),
-        feature(sys::WebPFormatFeature::WEBP_FF_CANVAS_HEIGHT),
-    );
+    let canvas =
+        (feature(sys::WebPFormatFeature::WEBP_FF_CANVAS_WIDTH), feature(sys::WebPFormatFeature::WEBP_FF_CANVAS_HEIGHT));
     let mut frame = MaybeUninit::<sys::WebPIterator>::zeroed();
     // SAFETY: a live demuxer, and an iterator that it fills; all of it is released below and only the position of the
     // fragment within `webp` is kept.

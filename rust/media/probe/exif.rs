@@ -18,7 +18,7 @@ pub enum Tag {
 /// Orientation, 1 to 8, from an EXIF block (with or without its `Exif` mark) and an XMP packet, which counts only where
 /// EXIF has none.
 pub fn orientation(exif: Option<&[u8]>, xmp: Option<&[u8]>) -> u8 {
-    let tag = exif.map_or(Tag::Absent, |exif| block(exif));
+    let tag = exif.map_or(Tag::Absent, block);
     of_tag(tag, xmp)
 }
 
