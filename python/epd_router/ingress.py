@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import select
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Protocol, cast
@@ -18,6 +19,7 @@ from epd_router.errors import ClientError, EpdRouterError, from_core
 
 SCRATCH = 16 << 10
 LINGER_SECS = 2.0  # how long a refused client may go on sending
+HUNG_UP = getattr(select, "POLLRDHUP", 0)  # besides errors, which are always told
 MIN_RATE = 500  # bytes a second of a body, over each client timeout; what Apache asks for
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 REASONS = {status.value: status.phrase for status in HTTPStatus} | {499: "Client Closed Request"}
@@ -227,7 +229,7 @@ class Ingress(asyncio.BufferedProtocol):
         self._filled += nbytes
         if self.phase is Phase.SERVING:
             if self._filled == len(self._scratch):
-                self.transport.pause_reading()  # enough pipelined
+                self.transport.pause_reading()  # enough pipelined; `check` looks whether the client is still there
             return
         self._advance()
 
@@ -401,10 +403,20 @@ class Ingress(asyncio.BufferedProtocol):
             self.transport.close()
         elif phase in {Phase.HEAD, Phase.BODY, Phase.CHUNKED} and waited > self._limits.client_timeout_secs:
             self._refuse(ClientError("request_timeout", "the request did not arrive in time"))
-        elif (phase is Phase.LINGER and waited > LINGER_SECS) or (
-            phase is Phase.SERVING and self.paused and waited > self._limits.client_timeout_secs
+        elif (
+            (phase is Phase.LINGER and waited > LINGER_SECS)
+            or self._has_left()
+            or (phase is Phase.SERVING and self.paused and waited > self._limits.client_timeout_secs)
         ):
             self.transport.abort()
+
+    def _has_left(self) -> bool:
+        """The client of a connection that is not read from has closed it."""
+        if self.phase is not Phase.SERVING or self._filled < len(self._scratch):
+            return False
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), HUNG_UP)
+        return bool(poll.poll(0))
 
     def _moved(self, phase: Phase, progress: int, waited: float) -> bool:
         """The client gets a new span of time: for any progress, but for none of a head, and for enough of a body."""

@@ -17,7 +17,7 @@ from epd_router.app import build_app
 from epd_router.deadlines import Sweeper
 from epd_router.embeddings import Embeddings
 from epd_router.engines.transfer import ec_driver, kv_driver
-from epd_router.errors import ConfigError, EpdRouterError, shutting_down
+from epd_router.errors import ClientError, ConfigError, EpdRouterError, shutting_down
 from epd_router.health import HealthMonitor
 from epd_router.ingress import Exchange, Ingress
 from epd_router.metrics import Metrics
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from epd_router.urls import WorkerSpec
 
 log = logging.getLogger(__name__)
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
 TICK = 0.25  # seconds by which a deadline may be late
 FLUSH = 1.0  # seconds a client has to take the end of its answer at shutdown
 
@@ -161,6 +162,9 @@ class Server:
                 exchange.fail(shutting_down())
             else:
                 self.pipeline.serve(exchange)
+            return
+        if head.method not in METHODS:  # aiohttp has no word for it that is JSON
+            exchange.fail(ClientError("method_not_allowed", f"{head.method} {head.path}"))
             return
         task = self.loop.create_task(self._hand_over(exchange))
         exchange.cancel = task.cancel
