@@ -197,7 +197,8 @@ async def test_every_label_of_a_worker_url_can_be_given(started: Started) -> Non
     }
     async with started(prefill=1, decode=1) as (server, _):
         status, added = await call(server, "POST", "/workers", json={"url": "http://[::1]:1/", "role": "prefill", **labels})
-        assert (status, added["id"], added["weight"]) == (201, "[::1]:1", 2.0)
+        assert status == 201, added
+        assert (added["id"], added["weight"]) == ("[::1]:1", 2.0)
         spec = server.fleet.get("[::1]:1").spec
         assert {name: getattr(spec, name) for name in labels} == labels
         assert (await call(server, "DELETE", "/workers/%5B%3A%3A1%5D%3A1"))[0] == 200

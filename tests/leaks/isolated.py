@@ -11,6 +11,7 @@ import base64
 import functools
 import gc
 import json
+import logging
 import os
 import random
 import socket
@@ -244,5 +245,6 @@ async def main(name: str) -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # what goes wrong on purpose is told
     asyncio.run(main(sys.argv[1]))
     uvloop.run(main(sys.argv[1]))
