@@ -27,6 +27,7 @@ pub fn write(plan: &Plan<'_>, out: &mut [u8]) -> Result<Outcome<()>, MediaError>
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::media::Limits;

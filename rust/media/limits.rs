@@ -63,6 +63,7 @@ fn too_large(message: String) -> MediaError {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::media::sniff::Format;

@@ -105,6 +105,7 @@ impl Drop for Workers {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
