@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import epd_router
 import pytest
 from epd_router import options
@@ -20,7 +21,7 @@ from PIL import Image
 from tests.blocking import watching
 from tests.waiting import ready, settled
 
-__all__ = ["Started", "chat", "data_url", "picture", "ready", "running", "settled", "started"]
+__all__ = ["Started", "ask", "chat", "data_url", "picture", "ready", "running", "settled", "started"]
 Started = Callable[..., AbstractAsyncContextManager[tuple[Server, Cluster]]]
 
 
@@ -38,6 +39,13 @@ def chat(text: str, *urls: str, **more: Any) -> dict[str, Any]:
     content: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     content.append({"type": "text", "text": text})
     return {"model": "tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8, **more}
+
+
+async def ask(server: Server, body: dict[str, Any], path: str = "/v1/chat/completions") -> tuple[int, Any]:
+    """Status and document of an answer."""
+    async with aiohttp.ClientSession() as http:
+        async with http.post(f"http://127.0.0.1:{server.port}{path}", json=body) as answer:
+            return answer.status, await answer.json()
 
 
 PRODUCT = Path(epd_router.__file__).parent

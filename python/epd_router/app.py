@@ -10,8 +10,9 @@ import orjson
 from aiohttp import web
 
 from epd_router import __version__
-from epd_router.auth import matches, shown
+from epd_router.auth import check_key
 from epd_router.errors import ClientError, EpdRouterError
+from epd_router.options import not_negative
 from epd_router.pipeline import INFERENCE
 from epd_router.urls import WorkerSpec, normalise
 from epd_router.workers import Role
@@ -104,13 +105,13 @@ class Admin:
 
     async def models(self, request: web.Request) -> web.Response:
         """The models of all workers, each once, as the workers describe them. Asks for a client's key, as vLLM does."""
-        self._check_client(request)
+        check_key(request.headers.get, self._server.settings.api_key)
         body = b'{"object":"list","data":[%s]}' % b",".join(self._cards().values())
         return web.Response(body=body, content_type="application/json")
 
     async def model(self, request: web.Request) -> web.Response:
         """One model."""
-        self._check_client(request)
+        check_key(request.headers.get, self._server.settings.api_key)
         name = request.match_info["name"]
         card = self._cards().get(name)
         if card is None:
@@ -123,11 +124,6 @@ class Admin:
             if worker.role is not Role.ENCODE:
                 cards |= {name: card for name, card in zip(worker.models, worker.cards, strict=False) if name not in cards}
         return cards
-
-    def _check_client(self, request: web.Request) -> None:
-        keys = self._server.settings.api_key
-        if keys and not matches(shown(request.headers.get), keys):
-            raise ClientError("invalid_api_key", "no valid API key")
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus exposition."""
@@ -171,8 +167,7 @@ class Admin:
     def _authorize(self, request: web.Request) -> None:
         settings = self._server.settings
         keys = (settings.admin_api_key,) if settings.admin_api_key else settings.api_key
-        if keys and not matches(shown(request.headers.get), keys):
-            raise ClientError("invalid_api_key", "no valid admin key")
+        check_key(request.headers.get, keys, "admin key")
 
 
 def parse_worker(body: bytes) -> tuple[Role, WorkerSpec]:
@@ -197,12 +192,9 @@ def parse_worker(body: bytes) -> tuple[Role, WorkerSpec]:
 def parse_timeout(text: str) -> float:
     """Seconds, not negative and finite. Raises ClientError."""
     try:
-        value = float(text)
+        return not_negative(text)
     except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ClientError("invalid_value", f"timeout={text!r} is not a number of seconds", param="timeout")
-    return value
+        raise ClientError("invalid_value", f"timeout={text!r} is not a number of seconds", param="timeout") from None
 
 
 def describe(worker: Worker) -> dict[str, object]:

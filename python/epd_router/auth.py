@@ -19,17 +19,13 @@ def shown(header: Callable[[str], str | None]) -> str:
     return token.strip() if scheme.lower() == "bearer" else header("x-api-key") or ""
 
 
-def matches(key: str, keys: tuple[str, ...]) -> bool:
-    """`key` is one of `keys`, compared in constant time."""
+def check_key(header: Callable[[str], str | None], keys: tuple[str, ...], what: str = "API key") -> None:
+    """Raise ClientError `invalid_api_key` unless a request with these headers shows one of `keys`, where there are any.
+    Compared in constant time."""
     # Headers come as latin-1 from the core and with surrogates from aiohttp; keys are ASCII or never match.
-    token = key.encode("utf-8", "surrogateescape")
-    return sum(hmac.compare_digest(token, known.encode()) for known in keys) > 0
-
-
-def check_key(settings: Settings, head: RequestHead) -> None:
-    """Raise ClientError `invalid_api_key` unless the client shows a configured key."""
-    if settings.api_key and not matches(shown(head.get), settings.api_key):
-        raise ClientError("invalid_api_key", "no valid API key")
+    token = shown(header).encode("utf-8", "surrogateescape") if keys else b""
+    if keys and not sum(hmac.compare_digest(token, known.encode()) for known in keys):
+        raise ClientError("invalid_api_key", f"no valid {what}")
 
 
 def worker_authorization(settings: Settings) -> Callable[[RequestHead], bytes]:

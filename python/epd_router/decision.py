@@ -27,15 +27,10 @@ class Decision:
     attempts: int = 0
     degraded: str = ""
 
-    def begin(self) -> None:
-        """A new attempt: nothing of the one before is true of it but that references had failed."""
-        self.attempts += 1
-        self.encode = []
-        self.prefill = self.decode = self.reason = ""
-        self.reused = 0
-        self.encode_ms = self.prefill_ms = self.first_byte_ms = 0.0
-        if self.degraded != REFERENCE_FAILED:
-            self.degraded = ""
+    def next_attempt(self) -> Decision:
+        """The record of another attempt: nothing of this one is true of it but that references had failed."""
+        degraded = self.degraded if self.degraded == REFERENCE_FAILED else ""
+        return Decision(items=self.items, attempts=self.attempts + 1, degraded=degraded)
 
     def headers(self) -> bytes:
         """Response headers for a client that asked to be told."""

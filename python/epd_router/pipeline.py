@@ -55,6 +55,7 @@ INFERENCE = {
 }
 SCAN_OFF_LOOP = 8 << 20  # bytes of a body from which it is scanned in a thread: 20 GB/s, and a hop costs 40 µs
 HASH_OFF_LOOP = 256 << 10  # bytes of a body from which its media are hashed in a thread: 2 GB/s
+RELEASE_SECS = 1.0  # for releases of blocks, at shutdown
 
 
 class Pipeline:
@@ -69,8 +70,8 @@ class Pipeline:
         self._guard = UrlGuard(settings)
         self._loop = asyncio.get_running_loop()
         self._active: dict[asyncio.Task[None], Exchange] = {}
-        # Request ids: this process, then a counter.
         self._draining = False  # what is still in flight is being cut
+        # Request ids: this process, then a counter.
         self._process = secrets.token_hex(8)
         self._numbers = itertools.count(1)
 
@@ -96,13 +97,15 @@ class Pipeline:
         task.add_done_callback(self._active.pop)
 
     async def drain(self, timeout: float) -> None:
-        """Wait for the requests in flight, then cancel the rest."""
-        if tasks := self.tasks():
-            await asyncio.wait(tasks, timeout=timeout)
-        self._draining = True
-        for task in (rest := self.tasks()):
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        """Wait for the requests in flight, then cancel the rest; those that prefill had answered tell decode to release their
+        blocks, for which there is a moment more."""
+        for patience in (timeout, RELEASE_SECS):
+            if tasks := self.tasks():
+                await asyncio.wait(tasks, timeout=patience)
+            self._draining = True
+            for task in (rest := self.tasks()):
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
 
     def check(self, now: float) -> None:
         """End what has taken too long."""
@@ -164,7 +167,7 @@ class Pipeline:
     # --- admission ---
 
     async def _admit(self, exchange: Exchange) -> Request:
-        check_key(self._settings, exchange.head)
+        check_key(exchange.head.get, self._settings.api_key)
         body, settings = exchange.body, self._settings
         try:
             if len(body) >= SCAN_OFF_LOOP:
@@ -215,7 +218,7 @@ class Pipeline:
     async def _attempts(self, request: Request) -> None:
         left = self._settings.retries
         while True:
-            request.decision.begin()
+            request.decision = request.decision.next_attempt()
             try:
                 await self._generate.run(request)
                 return

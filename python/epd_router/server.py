@@ -202,7 +202,6 @@ class Server:
         for connection in tuple(self._connections):
             connection.close_idle()
         await self.pipeline.drain(self.settings.drain_timeout_secs)
-        await self.pipeline.drain(FLUSH)  # requests that were cut off tell decode to release their blocks
         await self._close_clients()
         await self._end_background()
         await self.health.stop()

@@ -456,15 +456,9 @@ async def test_a_head_that_never_ends_is_refused_before_it_is_stored(started: St
 # --- TLS ---
 
 
-async def test_tls_with_the_openai_client(started: Started, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("localhost")
-    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
-    certificate.cert_chain_pems[0].write_to_path(files["tls_cert"])
-    certificate.private_key_pem.write_to_path(files["tls_key"])
-    trust = ssl.create_default_context()
-    authority.configure_trust(trust)
-    async with started(encode=1, prefill=1, decode=1, settings=dict(files)) as (server, _):
+async def test_tls_with_the_openai_client(started: Started, tls: tuple[dict[str, Path], ssl.SSLContext]) -> None:
+    files, trust = tls
+    async with started(encode=1, prefill=1, decode=1, settings=files) as (server, _):
         async with (
             openai.DefaultAsyncHttpxClient(verify=trust) as http,
             openai.AsyncOpenAI(base_url=f"https://localhost:{server.port}/v1", api_key="none", http_client=http) as api,

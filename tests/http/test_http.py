@@ -6,11 +6,9 @@ import asyncio
 import json
 import ssl
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-import trustme
 from epd_router.mock import EngineConfig
 
 from tests.conftest import Started, chat, settled
@@ -183,16 +181,9 @@ async def test_a_slow_reader_pauses_the_engine(started: Started) -> None:
         writer.close()
 
 
-async def test_tls(started: Started, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("localhost")
-    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
-    certificate.cert_chain_pems[0].write_to_path(files["tls_cert"])
-    certificate.private_key_pem.write_to_path(files["tls_key"])
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    settings: dict[str, Any] = dict(files)
-    async with started(aggregated=1, settings=settings) as (server, _), aiohttp.ClientSession() as http:
+async def test_tls(started: Started, tls: tuple[dict[str, Path], ssl.SSLContext]) -> None:
+    files, context = tls
+    async with started(aggregated=1, settings=files) as (server, _), aiohttp.ClientSession() as http:
         async with http.post(f"https://localhost:{server.port}{PATH}", data=BODY, ssl=context) as answer:
             assert answer.status == 200
 

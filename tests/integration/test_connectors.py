@@ -7,12 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import pytest
 from epd_router.mock import Cluster, EngineConfig
 from epd_router.server import Server
 
-from tests.conftest import Started, chat, data_url, picture, ready, running, settled
+from tests.conftest import Started, ask, chat, data_url, picture, ready, running, settled
 
 RED, BLUE = data_url(picture("red")), data_url(picture("blue"))
 BODIES = [chat("hello"), chat("what?", RED), chat("both?", RED, BLUE), chat("same?", BLUE, BLUE)]
@@ -43,12 +42,6 @@ async def connected(
             given["ec_connector" if of_embeddings else "kv_connector"] = name
         async with running({**given, **(settings or {})}) as server:
             yield server, cluster
-
-
-async def ask(server: Server, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    async with aiohttp.ClientSession() as http:
-        async with http.post(f"http://127.0.0.1:{server.port}/v1/chat/completions", json=body) as answer:
-            return answer.status, await answer.json()
 
 
 def request_id(request: dict[str, Any]) -> str:

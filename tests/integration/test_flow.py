@@ -8,6 +8,8 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from epd_router._core import scan
+from epd_router.engines import vllm
 from epd_router.mock import EngineConfig
 
 from tests.conftest import Started, chat, data_url, picture, settled
@@ -162,6 +164,12 @@ async def test_transfer_params_do_not_slip_in_by_another_member(started: Started
             await api.chat.completions.create(**chat("x"), extra_body={name: value})
         assert not cluster["aggregated"][0].requests
         await api.chat.completions.create(**chat("x"), extra_body={"vllm_xargs": {"kv_cache_report_mode": "full"}})
+
+
+@pytest.mark.parametrize("value", [b'{"a":"\\ud800"}', b'{"a":' + b"9" * 5000 + b"}", b"null", b'"x"', b"[[[1]]]"])
+def test_any_json_may_stand_where_transfer_params_are_looked_for(value: bytes) -> None:
+    body = b'{"vllm_xargs":%s,"sampling_params":%s}' % (value, value)
+    assert vllm.refused(scan(body), body) == ""
 
 
 async def test_a_truncated_picture_is_the_clients_fault(started: Started) -> None:

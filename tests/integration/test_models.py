@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import aiohttp
 import openai
@@ -13,7 +12,7 @@ import pytest
 from epd_router.mock import Cluster, EngineConfig
 from epd_router.server import Server
 
-from tests.conftest import chat, data_url, picture, running, settled
+from tests.conftest import ask, chat, data_url, picture, running, settled
 from tests.waiting import until
 
 RED = data_url(picture("red"))
@@ -32,12 +31,6 @@ async def two_models() -> AsyncIterator[tuple[Server, dict[str, Cluster]]]:
         async with running({"retries": 0, **given}) as server:
             await until(lambda: all(worker.healthy for worker in server.fleet))
             yield server, clusters
-
-
-async def ask(server: Server, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    async with aiohttp.ClientSession() as http:
-        async with http.post(f"http://127.0.0.1:{server.port}/v1/chat/completions", json=body) as answer:
-            return answer.status, await answer.json()
 
 
 async def test_every_stage_is_one_of_the_model() -> None:

@@ -17,18 +17,12 @@ from aiohttp import web
 from epd_router.mock import EngineConfig
 from epd_router.server import Server
 
-from tests.conftest import Started, chat, data_url, picture, settled
+from tests.conftest import Started, ask, chat, data_url, picture, settled
 from tests.leaks.engines import LeanEngine
 from tests.waiting import until
 
 RED, BLUE, GREEN = (data_url(picture(color)) for color in ("red", "blue", "green"))
 CHAT = "/v1/chat/completions"
-
-
-async def ask(server: Server, body: dict[str, Any], path: str = CHAT) -> tuple[int, Any]:
-    async with aiohttp.ClientSession() as http:
-        async with http.post(f"http://127.0.0.1:{server.port}{path}", json=body) as answer:
-            return answer.status, await answer.json()
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ metadata for every item of its modality in the request, because an engine refuse
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -125,9 +126,14 @@ def refused(scan: Scan, body: bytes | bytearray) -> str:
         if (value := scan.raw(body, name)) is not None and value != b"null":
             return name
     for name in CARRIERS:
-        if (value := scan.raw(body, name)) is not None and (inner := _carried(orjson.loads(value))):
+        if (value := scan.raw(body, name)) is not None and (inner := _carried(_parsed(value))):
             return f"{name}.{inner}"
     return ""
+
+
+def _parsed(value: bytes) -> Any:
+    """What the scanner accepted, lone surrogates and numbers of any length included, which orjson refuses."""
+    return json.loads(value, parse_int=str, parse_float=str)
 
 
 def _carried(value: Any) -> str:
