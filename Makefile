@@ -7,7 +7,16 @@ RUST := $(shell find rust -name '*.rs') Cargo.toml Cargo.lock
 .PHONY: demo test test-engines lint types fuzz docs bench clean
 .DEFAULT_GOAL := test
 
-$(VENV)/.ready: pyproject.toml
+# libjpeg-turbo is built from its source, and only with SIMD: without an assembler it would be half as fast, silently.
+SYSTEM_TOOLS := cmake nasm
+
+$(VENV)/.tools:
+	@for tool in $(SYSTEM_TOOLS); do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	test -z "$$missing" || { test "$$(id -u)" = 0 || sudo=sudo; $$sudo apt-get update -q && $$sudo apt-get install -y -q $$missing; } || \
+	{ echo "install with your system's package manager:$$missing" >&2; exit 1; }
+	mkdir -p $(VENV) && touch $@
+
+$(VENV)/.ready: pyproject.toml $(VENV)/.tools
 	test -x $(PY) || python3 -m venv $(VENV)
 	$(PY) -m pip install -q -U "pip>=25.1"
 	$(PY) -m pip install -q "maturin>=1.9,<2"

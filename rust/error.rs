@@ -48,6 +48,14 @@ codes! {
         "Use an http(s) URL on an allowed host or a base64 data URL of an accepted kind.";
     MediaFetchFailed "media_fetch_failed" 422 "invalid_request_error"
         "Check that the router can reach the media URL, or send the bytes as a data URL.";
+    MediaFetchTimeout "media_fetch_timeout" 504 "server_error"
+        "The server of the media URL is slow; retry, or send the bytes as a data URL.";
+    MediaDamaged "media_damaged" 400 "invalid_request_error"
+        "Send a complete, undamaged picture; opening and saving it again in any editor repairs most of them.";
+    MediaUnsupported "media_unsupported" 400 "invalid_request_error"
+        "Convert the picture to JPEG, PNG or WebP.";
+    MediaTooLarge "media_too_large" 413 "invalid_request_error"
+        "Send a smaller picture, or raise the router's limits on pictures.";
     TransferParamsNotAllowed "transfer_params_not_allowed" 400 "invalid_request_error"
         "Leave out transfer parameters and embeddings, or start the router with --trust-client-transfer-params.";
     BadHttp "bad_http" 400 "invalid_request_error"

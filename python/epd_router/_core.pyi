@@ -1,21 +1,29 @@
 """Types of the Rust extension: byte work that must not hold the event loop or the GIL."""
 
+from asyncio import Future
 from collections.abc import Sequence
 from typing import Literal, Self, final
 
 __all__ = [
     "BodyError",
     "ChunkedDecoder",
+    "DecodePool",
+    "Decoded",
     "Edits",
     "Framer",
     "HttpError",
     "Item",
     "Lease",
+    "Limits",
     "Load",
+    "MediaError",
+    "PassThrough",
+    "Probe",
     "RequestHead",
     "ResponseHead",
     "Scan",
     "__version__",
+    "decode",
     "derive_id",
     "error_table",
     "item_pieces",
@@ -23,6 +31,7 @@ __all__ = [
     "media_ids",
     "parse_request_head",
     "parse_response_head",
+    "probe",
     "scan",
 ]
 
@@ -262,6 +271,138 @@ def media_ids(body: bytes | bytearray, scan: Scan, salt: bytes) -> list[str | No
 
 def derive_id(parts: Sequence[bytes]) -> str:
     """64 lower-case hex characters of BLAKE3 over length-framed parts."""
+
+# --- pictures -----------------------------------------------------------------------------------------------------------
+
+@final
+class MediaError(ValueError):
+    """A picture that no engine would take (`media_damaged`, `media_unsupported`), one beyond the limits (`media_too_large`),
+    or one too many in a pool (`queue_full`). Attributes: `code` (a key of `error_table`), `message`."""
+
+    code: str
+    message: str
+
+@final
+class Limits:
+    """Bounds on one picture, checked from its header before anything is allocated. The defaults are those of vLLM:
+    178 956 970 pixels and 256 MiB encoded, nothing else bounded."""
+
+    def __new__(
+        cls,
+        *,
+        pixels: int | None = None,
+        side: int | None = None,
+        aspect: int | None = None,
+        frames: int | None = None,
+        encoded: int | None = None,
+    ) -> Self: ...
+    @property
+    def pixels(self) -> int: ...
+    @property
+    def side(self) -> int:
+        """Most pixels of the longer side."""
+    @property
+    def aspect(self) -> int:
+        """Most times that the longer side may be the shorter one."""
+    @property
+    def frames(self) -> int: ...
+    @property
+    def encoded(self) -> int:
+        """Most encoded bytes."""
+
+@final
+class Probe:
+    """What the header of a picture says."""
+
+    @property
+    def format(self) -> str:
+        """Name as Pillow has it: JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF, PPM; and HEIF."""
+    @property
+    def mime(self) -> str: ...
+    @property
+    def width(self) -> int:
+        """Pixels a row, as stored: what SGLang counts with."""
+    @property
+    def height(self) -> int: ...
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Width and height with the orientation applied: what vLLM counts with."""
+    @property
+    def orientation(self) -> int:
+        """EXIF orientation, 1 to 8, from wherever Pillow finds one."""
+    @property
+    def alpha(self) -> bool: ...
+    @property
+    def depth(self) -> int:
+        """Bits a sample."""
+    @property
+    def channels(self) -> int:
+        """Samples a pixel, as stored."""
+    @property
+    def palette(self) -> bool: ...
+    @property
+    def frames(self) -> int: ...
+    @property
+    def settled(self) -> bool:
+        """False while bytes still missing may change `orientation` or `frames`."""
+
+def probe(data: bytes | bytearray, *, complete: bool = True, limits: Limits | None = None) -> Probe | None:
+    """Read the header of a picture. Without `complete`, `data` is the start of a file, and None asks for more of it.
+    Raises MediaError."""
+
+@final
+class Decoded:
+    """Pixels exactly as vLLM gets them from Pillow: first frame, orientation applied, transparency put on white."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def mode(self) -> Literal["RGB"]: ...
+    @property
+    def format(self) -> str:
+        """What it was decoded from."""
+    @property
+    def data(self) -> bytes:
+        """Rows of RGB, 8 bits a sample, without gaps; behind a header when a PPM was asked for. Not copied:
+        `numpy.frombuffer(decoded.data, "uint8", offset=decoded.offset).reshape(decoded.height, decoded.width, 3)`."""
+    @property
+    def offset(self) -> int:
+        """Where the pixels start in `data`."""
+    @property
+    def id(self) -> str | None:
+        """64 lower-case hex characters of BLAKE3 over mode, size and pixels: the same for every container. None unless
+        asked for."""
+
+@final
+class PassThrough:
+    """A picture that is not decoded here because the pixels would not be known to be the same: hand its bytes on."""
+
+    @property
+    def reason(self) -> str:
+        """The kind of picture, one of a few dozen, for counting."""
+
+def decode(data: bytes, *, limits: Limits | None = None, ppm: bool = False, identify: bool = True) -> Decoded | PassThrough:
+    """Decode a picture, GIL released. `ppm`: into a binary PPM, which every engine opens. Raises MediaError."""
+
+@final
+class DecodePool:
+    """Threads of its own for decoding. Dropping it lets what is queued finish."""
+
+    def __new__(cls, threads: int, queue: int) -> Self:
+        """`queue`: most pictures that wait."""
+    def decode(
+        self, data: bytes, *, limits: Limits | None = None, ppm: bool = False, identify: bool = True
+    ) -> Future[Decoded | PassThrough]:
+        """As the function `decode`, for the running event loop. A future cancelled before its turn costs nothing.
+        Raises MediaError `queue_full` at once."""
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+    def close(self) -> None:
+        """Take no more pictures; the threads end once the queue is empty."""
 
 # --- load accounting --------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
+from epd_router._core import __version__
 from epd_router.errors import ConfigError
-from epd_router.media import plain_host
+from epd_router.media.guard import plain_host
 from epd_router.urls import WorkerSpec, parse_worker_list
 
 UNITS = {"": 1, "b": 1, "kb": 1000, "kib": 1 << 10, "mb": 10**6, "mib": 1 << 20, "gb": 10**9, "gib": 1 << 30}
@@ -79,6 +80,16 @@ def switch(text: str) -> bool:
     raise ValueError(text)
 
 
+def modalities(text: str) -> tuple[str, ...]:
+    """What is decoded here: a comma separated list of `image` and `video`, or a boolean (true is `image`)."""
+    try:
+        return ("image",) if switch(text) else ()
+    except ValueError:
+        if set(chosen := words(text.lower())) <= {"image", "video"}:
+            return chosen
+        raise
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     """A parser that takes one of `allowed`."""
 
@@ -101,6 +112,7 @@ class Declaration:
     aliases: tuple[str, ...] = ()
     env_aliases: tuple[str, ...] = ()
     repeat: bool = False
+    bare: str = ""
 
 
 def option(
@@ -112,9 +124,11 @@ def option(
     aliases: Sequence[str] = (),
     env: Sequence[str] = (),
     repeat: bool = False,
+    bare: str = "",
 ) -> Any:
-    """Declare an option. `repeat` options gather values over words and repeated flags."""
-    declaration = Declaration(group, parse, help, tuple(aliases), tuple(env), repeat)
+    """Declare an option. `repeat` options gather values over words and repeated flags; `bare` is what the flag means without
+    a value."""
+    declaration = Declaration(group, parse, help, tuple(aliases), tuple(env), repeat, "true" if parse is switch else bare)
     return dataclasses.field(default=default, metadata={"option": declaration})
 
 
@@ -177,6 +191,30 @@ class Settings:
     )
     mm_allow_private_media_hosts: bool = option("media", False, switch, "let media URLs name private addresses")
     mm_per_request_image_limit: int = option("media", 256, count, "most pictures in a request")
+    frontend_decoding: tuple[str, ...] = option(
+        "media", (), modalities, "decode pictures here and name them by their pixels; `image,video` does clips too", bare="image"
+    )
+    mm_fetch: str = option(
+        "media", "router", choice("router", "worker"), "who downloads media URLs where stages are split; the router does it once"
+    )
+    mm_max_item_bytes: int = option("media", 256 << 20, size, "largest picture, clip or recording, encoded")
+    mm_max_pixels: int = option("media", 178_956_970, count, "most pixels of a picture (the default is vLLM's)")
+    mm_cache_bytes: int = option("media", 512 << 20, size, "memory for downloaded media; each is dropped once its server says so")
+    mm_fetch_timeout_secs: float = option("media", 20.0, seconds, "download of a picture, redirects and retry included")
+    mm_user_agent: str = option("media", f"epd-router/{__version__}", str, "User-Agent of downloads")
+    mm_decode_threads: int = option("media", 0, count, "threads that decode; 0 is one for each core")
+    mm_decode_queue: int = option("media", 1024, count, "most pictures that wait for a thread; more are a 503")
+    media_handoff: str = option(
+        "media",
+        "auto",
+        choice("auto", "data", "file", "http"),
+        "how workers get media: inside the request, by a file in --media-shm-dir, or by a URL below --media-base-url",
+    )
+    media_shm_dir: str = option(
+        "media", "", str, "folder in shared memory for hand-off to workers on this host, their --allowed-local-media-path"
+    )
+    media_shm_bytes: int = option("media", 1 << 30, size, "most bytes of hand-off files at a time")
+    media_base_url: str = option("media", "", str, "this router as its workers reach it, for hand-off by URL: http://router:8000")
 
     max_payload_size: int = option("limits", 256 << 20, size, "largest request body")
     max_header_size: int = option("limits", 64 << 10, size, "largest request head")
@@ -234,8 +272,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of these options")
     for field, declared in declarations():
         extra: dict[str, Any] = {"help": f"{declared.help} (default: {shown(field.default)})".replace("%", "%%")}
-        if declared.parse is switch:
-            extra.update(nargs="?", const="true", metavar="BOOL")
+        if declared.bare:
+            extra.update(nargs="?", const=declared.bare, metavar="BOOL" if declared.parse is switch else "WHAT")
         elif declared.repeat:
             extra.update(nargs="*", action="extend", metavar="VALUE")
         else:

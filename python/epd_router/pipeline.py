@@ -20,7 +20,7 @@ from epd_router.engines import vllm
 from epd_router.errors import ClientError, EpdRouterError, StageTimeoutError, WorkerError, from_core, shutting_down
 from epd_router.failures import FAILED, SUSPECT_REFERENCE, Action
 from epd_router.lifecycle import Event
-from epd_router.media import UrlGuard
+from epd_router.media.guard import UrlGuard
 from epd_router.request import Request, StageFailedError
 from epd_router.workers import Role
 

@@ -33,7 +33,7 @@ def code(text: bytes, **limits: int) -> tuple[str, str | None]:
 
 def test_error_table_is_sound() -> None:
     table = error_table()
-    assert len({row[0] for row in table}) == len(table) == 28
+    assert len({row[0] for row in table}) == len(table) == 32
     assert ("http_version", 505) in {row[:2] for row in table}
 
 

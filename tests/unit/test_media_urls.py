@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from epd_router import options
 from epd_router.errors import ConfigError
-from epd_router.media import UrlGuard
+from epd_router.media.guard import UrlGuard
 
 NOT_PLAIN = "the URL has no plain host"
 PRIVATE = """

@@ -29,6 +29,9 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "switch": ("yes", True),
     "auto|nixl-push|mooncake": ("mooncake", "mooncake"),
     "auto|mooncake": ("mooncake", "mooncake"),
+    "modalities": ("video, image", ("video", "image")),
+    "router|worker": ("worker", "worker"),
+    "auto|data|file|http": ("file", "file"),
     "local|fail": ("fail", "fail"),
     "debug|info|warning|error": ("debug", "debug"),
     "text|json": ("json", "json"),
@@ -65,6 +68,12 @@ def test_an_option_means_the_same_by_every_way_in(field: dataclasses.Field[Any],
         assert getattr(settings, field.name) == value
         others = {name: given for name, given in dataclasses.asdict(settings).items() if name != field.name}
         assert others == {name: given for name, given in dataclasses.asdict(options.Settings()).items() if name != field.name}
+
+
+def test_frontend_decoding_without_a_value_is_for_pictures() -> None:
+    for flags in (["--frontend-decoding"], ["--frontend-decoding", "--port", "1"], ["--frontend-decoding=true"]):
+        assert load(*flags).frontend_decoding == ("image",)
+    assert load("--frontend-decoding=off").frontend_decoding == ()
 
 
 @pytest.mark.parametrize(("field", "declared"), PICKY)
