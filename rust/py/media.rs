@@ -88,11 +88,9 @@ fn name_bytes(
     named.map(Named).map_err(|error| raised(py, error))
 }
 
-fn text_of<'py>(
-    body: &Bound<'py, PyAny>,
-    item: &Item,
-    read: fn(&[u8], &scan::Item) -> Result<Option<Vec<u8>>, BodyError>,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
+type Reader = fn(&[u8], &scan::Item) -> Result<Option<Vec<u8>>, BodyError>;
+
+fn text_of<'py>(body: &Bound<'py, PyAny>, item: &Item, read: Reader) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let py = body.py();
     let found = with_bytes(body, |bytes| (bytes.len() == item.scan.length).then(|| read(bytes, item.item())))?;
     let found = found.ok_or_else(|| PyValueError::new_err("this is not the scanned body"))?;

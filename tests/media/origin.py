@@ -121,7 +121,7 @@ class Names(AbstractResolver):
 
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
         self.asked.append(host)
-        answers = self.answers.get(host)
+        answers = self.answers.get(host.rstrip("."))
         if answers is None:
             raise OSError("no such name")
         found = answers.pop(0) if len(answers) > 1 else answers[0]
