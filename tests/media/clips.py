@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import struct
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from io import BytesIO
+from typing import Any
 
 import av
 import numpy as np
@@ -39,7 +42,7 @@ def clip(
     scale: int = 1,
     muxing: dict[str, str] | None = None,
     seekable: bool = True,
-    codec_set: dict[str, object] | None = None,
+    codec_set: dict[str, Any] | None = None,
 ) -> bytes:
     """Encode `frames` pictures; `at` gives the time of each in ticks of 1 / (fps * scale) seconds."""
     file = BytesIO() if seekable else Stream()
@@ -84,3 +87,57 @@ def quiet(codec: str) -> dict[str, str]:
         "libsvtav1": {"preset": "12"},
         "libaom-av1": {"cpu-used": "8", "usage": "realtime"},
     }.get(codec, {})
+
+
+def turned(data: bytes, matrix: Sequence[int]) -> bytes:
+    """An MP4 with another display matrix: the first four numbers of it, in 65536ths."""
+    at = data.index(b"tkhd") + 4
+    at += 4 + (20 if data[at] == 0 else 32) + 16
+    a, b, c, d = matrix
+    return data[:at] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30) + data[at + 36 :]
+
+
+def trimmed(data: bytes, start: float, end: float = 1e9) -> bytes:
+    """An MP4 cut without encoding anew: an edit list hides what precedes `start` seconds back to the key frame."""
+    file = BytesIO()
+    with av.open(BytesIO(data), "r") as source, av.open(file, "w", format="mp4") as output:
+        stream = source.streams.video[0]
+        copy, tick = output.add_stream_from_template(stream), float(stream.time_base or 0)
+        cut = int(start / tick)
+        source.seek(cut, stream=stream)
+        for packet in source.demux(stream):
+            if packet.pts is None or packet.dts is None or packet.dts * tick > end:
+                continue
+            packet.pts, packet.dts, packet.stream = packet.pts - cut, packet.dts - cut, copy
+            output.mux(packet)
+    return file.getvalue()
+
+
+def uneven(seed: int = 1) -> Timing:
+    """Times in 1000ths of a frame that jump about."""
+    dice, times = random.Random(seed), [0]
+    for _ in range(1000):
+        times.append(times[-1] + dice.choice([500, 1000, 1000, 1000, 1500]))
+    return times.__getitem__
+
+
+def nearly_even(seed: int = 1) -> Timing:
+    """Times in 1000ths of a frame as a phone writes them."""
+    dice = random.Random(seed)
+    times = [20 + 1000 * index + dice.choice([-20, 0, 0, 20]) for index in range(1000)]
+    return times.__getitem__
+
+
+def doubled(data: bytes) -> bytes:
+    """An MP4 with the video stream of another twice."""
+    file = BytesIO()
+    with av.open(file, "w", format="mp4") as output:
+        sources = [av.open(BytesIO(data), "r") for _ in range(2)]
+        copies = [output.add_stream_from_template(source.streams.video[0]) for source in sources]
+        for source, copy in zip(sources, copies, strict=True):
+            for packet in source.demux(video=0):
+                if packet.size:
+                    packet.stream = copy
+                    output.mux(packet)
+            source.close()
+    return file.getvalue()

@@ -2,6 +2,8 @@
 
 usage: engine_samplers.py [full|golden]      (with the Python of the engine environment)
 
+tests/fixtures/video/sampled.json is what `golden` prints below the line JSON.
+
 A digest is the start of the SHA-256 of the picked indices as JSON, or null where the sampler fails.
 """
 
@@ -80,7 +82,7 @@ def main() -> None:
         rule: [[*case, digest(picks(VIDEO_LOADER_REGISTRY.load(name), case))] for case in cases(rule, kind)]
         for rule, name in NAMES.items()
     }
-    print(json.dumps(found, separators=(",", ":")).replace("],[", "],\n["))
+    print("\nJSON\n" + json.dumps(found, separators=(",", ":")).replace("],[", "],\n["))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-CODECS = frozenset({"h264", "hevc", "mjpeg", "mpeg4", "vp8", "vp9"})  # the engine's reader has no AV1
+CODECS = frozenset({"h264", "hevc", "mjpeg", "vp8", "vp9"})  # the engine's reader has no AV1
 JUMPS = frozenset({"h264", "hevc", "mjpeg", "vp9"})  # one packet is one frame, and a key frame is one
 # Colours as ISO/IEC 23091-2 numbers them. With others, the wide ones of HDR above all, the two readers differ.
 SPACES, PRIMARIES, TRANSFERS = frozenset({0, 1, 2, 4, 5, 6, 7}), frozenset({1, 2, 5, 6}), frozenset({1, 2, 4, 5, 6, 13})
@@ -111,68 +111,68 @@ class _LostError(Exception):
     """What came after a jump is not what the container promised."""
 
 
-class Clip:
-    """One open clip. Raises ClipError and av.FFmpegError."""
+class Source:
+    """One open container and its only video stream. `strict` takes damage for an error, where otherwise it is painted over
+    in a way that depends on the number of threads. Raises ClipError and av.FFmpegError."""
 
-    def __init__(self, data: bytes, limits: VideoLimits) -> None:
-        kind = container_of(data)
-        if kind is None:
+    def __init__(self, data: bytes, limits: VideoLimits, *, strict: bool) -> None:
+        self.kind = container_of(data)
+        if self.kind is None:
             raise ClipError("container")
         self._limits = limits
-        self._work = 0
-        self._container = av.open(BytesIO(data), "r", format=kind, metadata_errors="ignore")
+        self.work = 0  # pixels decoded
+        self.container = av.open(BytesIO(data), "r", format=self.kind, metadata_errors="ignore")
         try:
-            self._stream = self._only_stream()
-            self._scan()
-            self._first = self._look()
-            self._painter = Painter(self._first)
-            self.info = ClipInfo.of(self._presentable(), self._fps)
+            self._prepare(strict)
         except BaseException:
-            self._container.close()
+            self.close()
             raise
 
-    def __enter__(self) -> Clip:
-        return self
+    def close(self) -> None:
+        """Let go of the decoder and its threads."""
+        self.container.close()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._container.close()
-
-    def _only_stream(self) -> VideoStream:
-        if len(self._container.streams.video) != 1:
+    def _prepare(self, strict: bool) -> None:
+        if len(self.container.streams.video) != 1:
             raise ClipError("streams")
-        stream = self._container.streams.video[0]
+        stream = self.stream = self.container.streams.video[0]
         codec = stream.codec_context
         if getattr(codec, "name", None) not in CODECS:  # there is no context where FFmpeg has no decoder
             raise ClipError("codec")
         if codec.width * codec.height > self._limits.pixels:
             raise ClipError("size")
-        codec.thread_type, codec.thread_count = "FRAME", THREADS
-        codec.options = {"err_detect": "explode"}  # what hides damage depends on the number of threads
-        return stream
-
-    # --- what the container says ---
-
-    def _scan(self) -> None:
-        """Read the whole container once, without decoding: when each frame is shown, and which are key frames."""
-        stream = self._stream
         if not stream.average_rate or stream.start_time is None or stream.time_base is None:
             raise ClipError("timing")
-        self._fps, self._tick, self._start = float(stream.average_rate), float(stream.time_base), stream.start_time
-        self._rewind()
-        packets = list(self._packets())
-        shown = [packet for packet in packets if not packet[2]]
-        self._hidden = len(shown) != len(packets)
-        self._times = sorted(pts for pts, _, _ in shown)
-        self._keys = [pts for pts, key, _ in shown if key]
-        # Key frames out of order, or two frames at a time: nobody knows where a jump would land.
-        self._jumps = stream.codec_context.name in JUMPS and self._keys == sorted(self._keys)
-        self._jumps &= len(set(self._times)) == len(self._times)
+        self.fps, self.tick, self.start = float(stream.average_rate), float(stream.time_base), stream.start_time
+        codec.thread_type, codec.thread_count = "FRAME", THREADS
+        codec.options = {"err_detect": "explode"} if strict else {}
 
-    def _packets(self) -> Iterator[tuple[int, bool, bool]]:
-        """Presentation time, key frame and hidden, of each packet with a frame."""
+    def counted(self) -> int:
+        """Frames by the head of the container, or by its duration where that has no number."""
+        if self.stream.frames:
+            return self.stream.frames
+        seconds = (self.container.duration or 0) / 1_000_000
+        if seconds < NOTHING:
+            seconds = (self.stream.duration or 0) * self.tick
+        return int(seconds * self.fps + 0.5)
+
+    def number(self, stamp: int) -> int:
+        """The frame that is shown at this time, by the rate."""
+        return int(self.fps * ((stamp - self.start) * self.tick) + 0.5)
+
+    def rewind(self) -> None:
+        """Go to the first key frame."""
+        self.seek(self.start)
+
+    def seek(self, time: int) -> None:
+        """Go to the last key frame that is not after `time`."""
+        self.container.seek(time, stream=self.stream, backward=True)
+
+    def packets(self) -> Iterator[tuple[int, bool, bool]]:
+        """Presentation time, key frame and hidden, of each packet with a frame from here on."""
         foreign = seen = 0
-        for packet in self._container.demux():
-            if packet.stream_index != self._stream.index:
+        for packet in self.container.demux():
+            if packet.stream_index != self.stream.index:
                 foreign += 1
             elif packet.size:
                 foreign, seen = 0, seen + 1
@@ -182,74 +182,92 @@ class Clip:
             if foreign > FOREIGN or seen > self._limits.packets:
                 raise ClipError("length")
 
-    def _counted(self) -> int:
-        """Frames by the head of the container, or by its duration where that has no number."""
-        if self._stream.frames:
-            return self._stream.frames
-        seconds = (self._container.duration or 0) / 1_000_000
-        if seconds < NOTHING:
-            seconds = (self._stream.duration or 0) * self._tick
-        return int(seconds * self._fps + 0.5)
+    def decoded(self, *, first: int | None = None) -> Iterator[VideoFrame]:
+        """Frames from here on; the next packet must be the one of time `first`."""
+        pixels = self.stream.codec_context.width * self.stream.codec_context.height
+        packet: Packet[VideoStream]
+        for packet in self.container.demux(self.stream):
+            if first is not None and packet.pts != first:
+                raise _LostError
+            first = None
+            for frame in packet.decode():
+                self.work += pixels
+                if self.work > self._limits.work:
+                    raise ClipError("length")
+                yield frame
 
-    def _number(self, stamp: int) -> int:
-        return int(self._fps * ((stamp - self._start) * self._tick) + 0.5)
 
-    # --- what the engine's reader makes of it ---
+class Clip:
+    """One open clip, and how many frames it has in the eyes of the engine. Raises ClipError and av.FFmpegError."""
+
+    def __init__(self, data: bytes, limits: VideoLimits) -> None:
+        self._data, self._limits = data, limits
+        source = self._source = Source(data, limits, strict=True)
+        try:
+            self._scan()
+            self._first = self._look()
+            self._painter = Painter(self._first)
+            self.info = ClipInfo.of(self._presentable(), source.fps)
+        except BaseException:
+            source.close()
+            raise
+
+    def __enter__(self) -> Clip:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._source.close()
+
+    @property
+    def work(self) -> int:
+        """Pixels decoded so far."""
+        return self._source.work
+
+    def _scan(self) -> None:
+        """Read the whole container once, without decoding: when each frame is shown, and which are key frames."""
+        self._source.rewind()
+        packets = list(self._source.packets())
+        shown = [packet for packet in packets if not packet[2]]
+        self._hidden = len(shown) != len(packets)
+        self._times = sorted(pts for pts, _, _ in shown)
+        self._keys = [pts for pts, key, _ in shown if key]
+        # Key frames out of order, or two frames at a time: nobody knows where a jump would land.
+        self._jumps = self._source.stream.codec_context.name in JUMPS and self._keys == sorted(self._keys)
+        self._jumps &= len(set(self._times)) == len(self._times)
 
     def _look(self) -> VideoFrame:
-        self._rewind()
-        frame = next(self._decoded(), None)
+        self._source.rewind()
+        frame = next(self._source.decoded(), None)
         if frame is None:
             raise ClipError("broken")
         return frame
 
+    # --- how many frames there are ---
+
     def _presentable(self) -> int:
         """The count of frames that vLLM works with: it looks for the end of the stream by seeking, and takes what it sees there
         where that is less than the head claims. Only clips with an odd timeline have to be asked."""
-        total = self._counted()
+        source = self._source
+        total = source.counted()
         if total < 2 or not self._times:
             raise ClipError("length")  # of a single frame the engine's reader sees none
-        first = _stamp(self._first)
-        if first is not None and not self._hidden and len(self._times) == total and self._number(first) >= 0:
-            zero = self._number(self._times[0])
-            if all(self._number(time) - zero == index for index, time in enumerate(self._times)):
-                return total
-        if self._container.format.name == "avi":
+        if self._even(total):
+            return total
+        if source.kind == "avi":
             raise ClipError("timing")  # times of an AVI are places in its index, which the two readers fill differently
-        visible, at_end = self._end(total)
+        lenient = Source(self._data, self._limits, strict=False)
+        try:
+            visible, at_end = end_of(lenient, total, self._first)
+        finally:
+            lenient.close()
         return visible if at_end and 0 < visible < total - 1 else total
 
-    def _end(self, total: int) -> tuple[int, bool]:
-        """Where OpenCV stands after a seek to the last frame, and whether the stream ends there."""
-        back, zero = BACK, self._number_of(self._first)
-        while True:
-            target = max(total - back, 0)
-            self._seek(self._start + int(target / self._fps / self._tick + 0.5))
-            frames = self._decoded()
-            if (frame := next(frames, None)) is None:
-                raise ClipError("timing")
-            if zero < 0:
-                zero = self._number_of(frame)
-            at = self._number_of(frame) - zero
-            if 0 <= at < total:
-                return self._walk(frames, at, total)
-            if target == 0:
-                return at, self._grab(frames, at) is None
-            back = back * 3 // 2
-
-    def _walk(self, frames: Iterator[VideoFrame], at: int, total: int) -> tuple[int, bool]:
-        while at < total - 1 and self._grab(frames, at) is not None:
-            at += 1
-        return at + 1, self._grab(frames, at + 1) is None
-
-    def _grab(self, frames: Iterator[VideoFrame], at: int) -> VideoFrame | None:
-        """None also beyond the number in the head."""
-        return None if 0 < self._stream.frames < at else next(frames, None)
-
-    def _number_of(self, frame: VideoFrame) -> int:
-        if (stamp := _stamp(frame)) is None:
-            raise ClipError("timing")
-        return self._number(stamp)
+    def _even(self, total: int) -> bool:
+        """The time of every frame is its number."""
+        first, zero = _stamp(self._first), self._source.number(self._times[0])
+        if first is None or self._hidden or len(self._times) != total or self._source.number(first) < 0:
+            return False
+        return all(self._source.number(time) - zero == index for index, time in enumerate(self._times))
 
     # --- frames ---
 
@@ -263,18 +281,20 @@ class Clip:
             raise ValueError("frames that are not in the clip")
         try:
             pixels = tuple(self._read(wanted, jumps=self._jumps))
-        except _LostError:
+        except (_LostError, av.FFmpegError):  # pictures that lead a key frame may not be decodable behind a jump
             pixels = tuple(self._read(wanted, jumps=False))
         return Frames(self.info, tuple(wanted), paint.width, paint.height, pixels)
 
     def _read(self, wanted: list[int], *, jumps: bool) -> Iterator[bytes]:
         """Frames are counted as they come, as the engine counts them; after a jump the container's times say which they are."""
-        self._rewind()
-        frames, at, jumped = self._decoded(), 0, False
+        self._source.rewind()
+        frames, at, jumped = self._source.decoded(), 0, False
         for target in wanted:
             if jumps and (key := self._jump(at, target)) is not None:
                 frames, at, jumped = self._landed(key), bisect_left(self._times, key), True
             for frame in frames:
+                if frame.is_corrupt:
+                    raise ClipError("broken")
                 at += 1
                 expected = at <= len(self._times) and frame.pts == self._times[at - 1]
                 if jumped and not expected:
@@ -297,8 +317,8 @@ class Clip:
 
     def _landed(self, key: int) -> Iterator[VideoFrame]:
         """Decode from the key frame that is shown at `key`; pictures that lead it, and lack what they refer to, are left out."""
-        self._seek(key)
-        frames = self._decoded(first=key)
+        self._source.seek(key)
+        frames = self._source.decoded(first=key)
         for frame in frames:
             if frame.pts is None or frame.pts > key or (frame.pts == key and frame.pict_type != PictureType.I):
                 raise _LostError
@@ -306,27 +326,41 @@ class Clip:
                 yield frame
                 yield from frames
 
-    def _decoded(self, *, first: int | None = None) -> Iterator[VideoFrame]:
-        """Frames from here on; the next packet must be the one of time `first`."""
-        frame_work = self._stream.codec_context.width * self._stream.codec_context.height
-        packet: Packet[VideoStream]
-        for packet in self._container.demux(self._stream):
-            if first is not None and packet.pts != first:
-                raise _LostError
-            first = None
-            for frame in packet.decode():
-                self._work += frame_work
-                if self._work > self._limits.work:
-                    raise ClipError("length")
-                if frame.is_corrupt:
-                    raise ClipError("broken")
-                yield frame
 
-    def _rewind(self) -> None:
-        self._seek(self._start)
+def end_of(source: Source, total: int, first: VideoFrame) -> tuple[int, bool]:
+    """Where OpenCV stands after a seek to the last of `total` frames, and whether the stream ends there."""
 
-    def _seek(self, time: int) -> None:
-        self._container.seek(time, stream=self._stream, backward=True)
+    def number(frame: VideoFrame) -> int:
+        stamp = _stamp(frame)
+        if stamp is None and total > BACK:
+            raise ClipError("timing")
+        return source.number(source.start if stamp is None else stamp)
+
+    back, zero = BACK, number(first)
+    while True:
+        target = max(total - back, 0)
+        source.seek(source.start + int(target / source.fps / source.tick + 0.5))
+        frames = source.decoded()
+        if (frame := next(frames, None)) is None:
+            raise ClipError("timing")
+        zero = number(frame) if zero < 0 else zero
+        at = number(frame) - zero
+        if 0 <= at < total:
+            return _walked(source, frames, at, total)
+        if target == 0:
+            return at, _grab(source, frames, at) is None
+        back = back * 3 // 2
+
+
+def _walked(source: Source, frames: Iterator[VideoFrame], at: int, total: int) -> tuple[int, bool]:
+    while at < total - 1 and _grab(source, frames, at) is not None:
+        at += 1
+    return at + 1, _grab(source, frames, at + 1) is None
+
+
+def _grab(source: Source, frames: Iterator[VideoFrame], at: int) -> VideoFrame | None:
+    """None also beyond the number in the head."""
+    return None if 0 < source.stream.frames < at else next(frames, None)
 
 
 class Painter:
