@@ -49,6 +49,12 @@ types: $(VENV)/.built
 	$(PY) -m mypy
 	MYPYPATH=python $(PY) -m mypy.stubtest epd_router._core --ignore-disjoint-bases
 
+# Every fuzz target in turn, SECONDS each. Needs a nightly Rust; starts from the pictures of the tests.
+SECONDS ?= 60
+fuzz: $(VENV)/.built
+	$(PY) -m tests.media.corpus target/fuzz/seeds 2>/dev/null
+	fuzz/run.sh $(SECONDS)
+
 docs: $(VENV)/.built
 	$(PY) -m epd_router.reference
 

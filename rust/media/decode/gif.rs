@@ -3,6 +3,7 @@
 use super::convert::Table;
 use super::lzw::{self, Codes, End};
 use super::Stop;
+use crate::media::native::pages;
 use crate::media::probe::gif::{block, frame, Frame};
 use crate::media::probe::reader::Reader;
 use crate::media::Probe;
@@ -21,7 +22,7 @@ pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     }
     let table = table(&frame);
     let (width, height) = (width as usize, height as usize);
-    let mut pixels = vec![0; width * height];
+    let mut pixels = pages::zeros(width * height);
     let mut codes = Blocks { reader: Reader::new(data, frame.data), left: &[], buffer: 0, filled: 0 };
     match lzw::unpack(&mut codes, frame.bits.into(), 0, &mut pixels) {
         End::Full => {}
@@ -76,16 +77,22 @@ fn interlaced(mut index: usize, height: usize) -> usize {
 struct Blocks<'a> {
     reader: Reader<'a>,
     left: &'a [u8],
-    buffer: u32,
+    buffer: u64,
     filled: u32,
 }
 
 impl Codes for Blocks<'_> {
     fn next(&mut self, width: u32) -> Option<usize> {
         while self.filled < width {
+            if let Some((four, rest)) = self.left.split_first_chunk() {
+                self.buffer |= u64::from(u32::from_le_bytes(*four)) << self.filled;
+                self.filled += 32;
+                self.left = rest;
+                break;
+            }
             match self.left.split_first() {
                 Some((&byte, rest)) => {
-                    self.buffer |= u32::from(byte) << self.filled;
+                    self.buffer |= u64::from(byte) << self.filled;
                     self.filled += 8;
                     self.left = rest;
                 }

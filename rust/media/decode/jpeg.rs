@@ -1,6 +1,7 @@
 //! JPEG. A file that ends before its end marker is refused even when every pixel is there, as Pillow refuses it.
 
 use super::{convert, Stop};
+use crate::media::native::pages;
 use crate::media::native::turbo::{self, End, Failure};
 use crate::media::Probe;
 
@@ -9,7 +10,7 @@ pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     if probe.channels != 4 {
         return samples(data, probe, out);
     }
-    let mut inks = vec![0; out.len() / 3 * 4];
+    let mut inks = pages::zeros(out.len() / 3 * 4);
     samples(data, probe, &mut inks)?;
     convert::inverted_cmyk(&mut inks, out);
     Ok(())

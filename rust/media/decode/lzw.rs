@@ -26,7 +26,10 @@ pub enum End {
 pub fn unpack(codes: &mut impl Codes, bits: u32, early: usize, out: &mut [u8]) -> End {
     let clear = 1_usize << bits;
     // Where the string of a code starts in the output, and how long it is.
-    let mut strings = [(0_usize, 0_usize); CODES];
+    let mut strings = [(0_u32, 0_u32); CODES];
+    if u32::try_from(out.len()).is_err() {
+        return End::Broken;
+    }
     let (mut next, mut width, mut last) = (clear + 2, bits + 1, None);
     let mut at = 0;
     while at < out.len() {
@@ -45,7 +48,8 @@ pub fn unpack(codes: &mut impl Codes, bits: u32, early: usize, out: &mut [u8]) -
                 at += 1;
             }
             Some((from, length)) if code <= next && code < CODES => {
-                let (from, length) = if code < next { strings[code] } else { (from, length + 1) };
+                let (from, length) =
+                    if code < next { (strings[code].0 as usize, strings[code].1 as usize) } else { (from, length + 1) };
                 let length = length.min(out.len() - at);
                 copy(out, from, at, length);
                 at += length;
@@ -54,7 +58,7 @@ pub fn unpack(codes: &mut impl Codes, bits: u32, early: usize, out: &mut [u8]) -
         }
         if let (Some((from, length)), true) = (last, next < CODES) {
             // The previous string and the first sample of this one, which follows it.
-            strings[next] = (from, length + 1);
+            strings[next] = (from as u32, length as u32 + 1);
             next += 1;
             if next + early >= 1 << width && width < WIDEST {
                 width += 1;
@@ -65,17 +69,16 @@ pub fn unpack(codes: &mut impl Codes, bits: u32, early: usize, out: &mut [u8]) -
     End::Full
 }
 
-/// Copy within. Most strings are short, and a string that ends where its copy starts overlaps it.
+/// Copy within. Most strings are short: a fixed size beyond their end, which what follows overwrites, is one move. A string
+/// that ends where its copy starts overlaps it.
 fn copy(out: &mut [u8], from: usize, to: usize, length: usize) {
-    if length > 16 && from + length <= to {
+    const WIDE: usize = 16;
+    if length <= WIDE && from + WIDE <= to && to + WIDE <= out.len() {
+        out.copy_within(from..from + WIDE, to);
+    } else if from + length <= to {
         out.copy_within(from..from + length, to);
     } else {
-        let (before, after) = out.split_at_mut(to);
-        let fitting = length.min(to - from);
-        for (after, before) in after[..fitting].iter_mut().zip(&before[from..from + fitting]) {
-            *after = *before;
-        }
-        for index in fitting..length {
+        for index in 0..length {
             out[to + index] = out[from + index];
         }
     }

@@ -8,6 +8,7 @@ use png::{DecodeOptions, Decoder, Transformations};
 
 use super::convert::{self, Table};
 use super::Stop;
+use crate::media::native::pages;
 use crate::media::probe::png::{chunks, Chunks};
 
 /// Decode to RGB.
@@ -132,7 +133,7 @@ fn pixels(data: &[u8], png: &Chunks<'_>, rows: &Rows, out: &mut [u8]) -> Result<
     if matches!(rows, Rows::Direct) {
         reader.next_frame(out)?;
     } else if png.interlaced {
-        let mut frame = vec![0; reader.output_buffer_size().unwrap_or(0)];
+        let mut frame = pages::zeros(reader.output_buffer_size().unwrap_or(0));
         let info = reader.next_frame(&mut frame)?;
         for (from, to) in frame.chunks_exact(info.line_size.max(1)).zip(out.chunks_exact_mut(stride)) {
             rows.write(png.depth, from, to);

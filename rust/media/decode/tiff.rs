@@ -11,6 +11,7 @@ use crate::media::probe::reader::Reader;
 use crate::media::probe::tiff::Directory;
 use crate::media::Probe;
 
+const TILE: u64 = 1024; // pixels a side of the largest tile that any picture may have
 const MISSING: Stop = Stop::Pass("a TIFF without a tag that it needs");
 
 #[derive(Clone, Copy, PartialEq)]
@@ -50,7 +51,7 @@ pub fn started(data: &[u8]) -> bool {
 
 /// Decode to RGB.
 pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
-    let (directory, _) = Directory::read(data).map_err(|_| Stop::Refused("a damaged TIFF".into()))?;
+    let (directory, _) = Directory::read(data, true).map_err(|_| Stop::Refused("a damaged TIFF".into()))?;
     if directory.odd() {
         return Err(Stop::Pass("a TIFF of unusual tags"));
     }
@@ -129,8 +130,8 @@ fn layout(directory: &Directory<'_>, probe: &Probe) -> Result<Layout, Stop> {
         (number(322, 0), number(323, 0))
     };
     // A tile may be larger than the picture; one that is much larger is not worth its memory.
-    let most = (u64::from(probe.width) + 4096) * (u64::from(probe.height) + 4096);
-    if width == 0 || height == 0 || u64::from(width) * u64::from(height) > most {
+    let fits = |tile: u32, side: u32| tile > 0 && u64::from(tile) <= u64::from(side).next_multiple_of(TILE);
+    if !fits(width, probe.width) || !fits(height, probe.height) {
         return Err(MISSING);
     }
     let (width, height) = (width as usize, height as usize);
@@ -198,15 +199,21 @@ impl Layout {
 /// Codes with the high bits first.
 struct Bits<'a> {
     left: &'a [u8],
-    buffer: u32,
+    buffer: u64,
     filled: u32,
 }
 
 impl Codes for Bits<'_> {
     fn next(&mut self, width: u32) -> Option<usize> {
         while self.filled < width {
+            if let Some((four, rest)) = self.left.split_first_chunk() {
+                self.buffer = self.buffer << 32 | u64::from(u32::from_be_bytes(*four));
+                self.filled += 32;
+                self.left = rest;
+                break;
+            }
             let (&byte, rest) = self.left.split_first()?;
-            self.buffer = self.buffer << 8 | u32::from(byte);
+            self.buffer = self.buffer << 8 | u64::from(byte);
             self.filled += 8;
             self.left = rest;
         }

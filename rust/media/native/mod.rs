@@ -1,4 +1,5 @@
-//! The two C libraries, behind safe functions: the only unsafe code outside `py`.
+//! The two C libraries and the system's memory, behind safe functions: the only unsafe code outside `py`.
 
+pub mod pages;
 pub mod turbo;
 pub mod webp;
