@@ -491,9 +491,8 @@ KINDS = {
 
 def write(folder: Path, most: int = 4096) -> None:
     """One file for each small picture, in a folder for each format: what fuzzing starts from."""
-    names = {
-        b"\xff\xd8": "jpeg", b"\x89P": "png", b"RI": "webp", b"GI": "gif", b"BM": "bmp", b"II": "tiff", b"MM": "tiff", b"\0\0": "heif",
-    }  # fmt: skip
+    names = {b"\xff\xd8": "jpeg", b"\x89P": "png", b"RI": "webp", b"GI": "gif", b"BM": "bmp", b"II": "tiff", b"MM": "tiff"}
+    names[b"\0\0"] = "heif"
     for kind in KINDS.values():
         for _, data in kind():
             if 16 < len(data) <= most:
