@@ -52,11 +52,12 @@ types: $(VENV)/.built
 # Every fuzz target in turn, SECONDS each. Needs a nightly Rust; starts from the pictures of the tests.
 SECONDS ?= 60
 fuzz: $(VENV)/.built
-	$(PY) -m tests.media.corpus target/fuzz/seeds 2>/dev/null
+	$(PY) -m tests.media.seeds target/fuzz/seeds 2>/dev/null
 	fuzz/run.sh $(SECONDS)
 
 docs: $(VENV)/.built
 	$(PY) -m epd_router.reference
+	$(PY) -m tests.media.page
 
 bench: $(VENV)/.built
 	$(PY) bench/overhead.py

@@ -1,13 +1,10 @@
 """Pictures of every kind, drawn and damaged by script. Names say what they are."""
 
-import hashlib
 import random
 import struct
-import sys
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageFilter, PngImagePlugin
@@ -487,19 +484,3 @@ KINDS = {
     "jpeg": jpegs, "turned": turned, "png": pngs, "webp": webps, "gif": gifs, "bmp": bmps, "tiff": tiffs, "ppm": ppms,
     "avif": avifs, "cut": cut, "flipped": flipped,
 }  # fmt: skip
-
-
-def write(folder: Path, most: int = 4096) -> None:
-    """One file for each small picture, in a folder for each format: what fuzzing starts from."""
-    names = {b"\xff\xd8": "jpeg", b"\x89P": "png", b"RI": "webp", b"GI": "gif", b"BM": "bmp", b"II": "tiff", b"MM": "tiff"}
-    names[b"\0\0"] = "heif"
-    for kind in KINDS.values():
-        for _, data in kind():
-            if 16 < len(data) <= most:
-                where = folder / names.get(data[:2], "ppm")
-                where.mkdir(parents=True, exist_ok=True)
-                (where / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]))

@@ -20,7 +20,7 @@ use reader::Stop;
 pub struct Probe {
     /// From the magic bytes.
     pub format: Format,
-    /// Pixels a row, as stored.
+    /// Pixels a row, as stored: what SGLang counts with, except for a TIFF, which Pillow opens upright.
     pub width: u32,
     /// Rows, as stored.
     pub height: u32,
