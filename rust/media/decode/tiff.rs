@@ -170,7 +170,7 @@ impl Layout {
                     return Err(Stop::Pass("a TIFF of old LZW codes"));
                 }
                 let mut out = vec![0; wanted];
-                match lzw::unpack(&mut Bits { left: part, buffer: 0, filled: 0 }, 8, 1, &mut out) {
+                match lzw::unpack(&mut Bits { data: part, at: 0 }, 8, 1, &mut out) {
                     End::Full => out,
                     _ => return Err(super::BROKEN),
                 }
@@ -198,27 +198,26 @@ impl Layout {
 
 /// Codes with the high bits first.
 struct Bits<'a> {
-    left: &'a [u8],
-    buffer: u64,
-    filled: u32,
+    data: &'a [u8],
+    /// Bits taken.
+    at: usize,
 }
 
 impl Codes for Bits<'_> {
     fn next(&mut self, width: u32) -> Option<usize> {
-        while self.filled < width {
-            if let Some((four, rest)) = self.left.split_first_chunk() {
-                self.buffer = self.buffer << 32 | u64::from(u32::from_be_bytes(*four));
-                self.filled += 32;
-                self.left = rest;
-                break;
+        let (start, end) = (self.at / 8, self.at + width as usize);
+        let word = match self.data.get(start..).and_then(|rest| rest.first_chunk()) {
+            Some(word) => u64::from_be_bytes(*word),
+            None if end <= self.data.len() * 8 => {
+                let mut word = [0; 8];
+                word.iter_mut().zip(&self.data[start..]).for_each(|(to, &from)| *to = from);
+                u64::from_be_bytes(word)
             }
-            let (&byte, rest) = self.left.split_first()?;
-            self.buffer = self.buffer << 8 | u64::from(byte);
-            self.filled += 8;
-            self.left = rest;
-        }
-        self.filled -= width;
-        Some((self.buffer >> self.filled) as usize & ((1 << width) - 1))
+            None => return None,
+        };
+        let code = word << (self.at % 8) >> (u64::BITS - width);
+        self.at = end;
+        Some(code as usize)
     }
 }
 
