@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 ENGINE_CACHE ?= $(HOME)/.cache/epd-router
 RUST := $(shell find rust -name '*.rs') Cargo.toml Cargo.lock
 
-.PHONY: demo test test-engines lint types fuzz docs bench clean
+.PHONY: demo test test-engines lint types fuzz docs bench bench-media clean
 .DEFAULT_GOAL := test
 
 # libjpeg-turbo is built from its source, and only with SIMD: without an assembler it would be half as fast, silently.
@@ -61,6 +61,10 @@ docs: $(VENV)/.built
 
 bench: $(VENV)/.built
 	$(PY) bench/overhead.py
+
+# Decoding against Pillow, OpenCV, simplejpeg, the Rust image crate and the C libraries themselves.
+bench-media: $(VENV)/.built
+	$(PY) bench/media.py
 
 clean:
 	rm -rf $(VENV) target
