@@ -17,8 +17,9 @@ pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     if width == 0 || height == 0 {
         return Err(Stop::Refused("the GIF frame is empty".into()));
     }
-    if frame.bits > 8 {
-        return Err(Stop::Pass("a GIF of more than 8 bits"));
+    // Codes of less than 3 bits never grow for Pillow; no writer begins with them.
+    if !(2..=8).contains(&frame.bits) {
+        return Err(Stop::Pass("a GIF of an unusual code size"));
     }
     let table = table(&frame);
     let (width, height) = (width as usize, height as usize);

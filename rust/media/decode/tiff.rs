@@ -1,7 +1,8 @@
 //! TIFF: the first page, of samples of 8 bits (or one of 1 to 8), interleaved, in strips or tiles.
 
 use std::borrow::Cow;
-use std::io::Read as _;
+
+use flate2::FlushDecompress;
 
 use super::convert::{self, Table};
 use super::lzw::{self, Codes, End};
@@ -176,8 +177,13 @@ impl Layout {
                 }
             }
             Packing::Deflate => {
-                let mut out = Vec::with_capacity(wanted);
-                let _ = flate2::read::ZlibDecoder::new(part).take(wanted as u64).read_to_end(&mut out);
+                let mut out = vec![0; wanted];
+                let mut stream = flate2::Decompress::new(true);
+                // Whatever is wrong in the stream, up to its check sum, costs the strip; one that goes on does not.
+                if stream.decompress(part, &mut out, FlushDecompress::Finish).is_err() {
+                    return Err(super::BROKEN);
+                }
+                out.truncate(usize::try_from(stream.total_out()).unwrap_or(0));
                 out
             }
             _ => runs(part, wanted),
