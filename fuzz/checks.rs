@@ -1,11 +1,12 @@
 //! What must hold for any bytes. Shared by the fuzz targets and by the test that replays their corpora.
 
-use _core::body::scan::{scan as run, Limits, Scan};
+use _core::body::scan::{scan as run, Item, Limits, Modality, Scan};
 use _core::body::splice::{item_pieces, Edits, Piece};
 use _core::http::chunked::Decoder;
 use _core::http::framer::Framer;
 use _core::http::head::{request, response};
-use _core::media::identity::media_id;
+use _core::media::identity::{clean_text, item_bytes, name_bytes, name_item};
+use _core::media::Limits as Media;
 use serde_json::{Map, Value};
 
 const LIMITS: Limits = Limits { depth: 100, items: 64 };
@@ -26,6 +27,7 @@ fn joined(body: &[u8], pieces: Vec<Piece>) -> Vec<u8> {
     let bytes = |piece| match piece {
         Piece::Owned(bytes) => bytes,
         Piece::Kept(range) => body[range].to_vec(),
+        Piece::Url(_) => b"data:,".to_vec(),
     };
     pieces.into_iter().flat_map(bytes).collect()
 }
@@ -37,7 +39,7 @@ pub fn scan(data: &[u8]) {
         Ok(found) => {
             for item in &found.items {
                 assert!(data[item.start] == b'{' && data[item.end - 1] == b'}');
-                let _ = media_id(data, item, b"salt");
+                name(data, item);
             }
             for member in &found.members {
                 assert!(member.start < member.value && member.value < member.end);
@@ -51,6 +53,26 @@ pub fn scan(data: &[u8]) {
             assert!(error.code.name() == "invalid_value" || parse(data).is_none());
         }
     }
+}
+
+/// The name of an item is that of its bytes, and its clean spelling has the same name.
+fn name(data: &[u8], item: &Item) {
+    let limits = Media::default();
+    let Ok(Some(named)) = name_item(data, item, b"salt", &limits) else { return };
+    let clean = clean_text(data, item).ok().flatten().unwrap_or_default();
+    if let Ok(Some(bytes)) = item_bytes(data, item) {
+        if item.modality != Modality::Video {
+            assert_eq!(name_bytes(&bytes, item.modality, b"salt", &limits).map(|other| other.id), Ok(named.id.clone()));
+        }
+    }
+    let text = item.text.map_or(0..0, |text| text.start..text.end);
+    let edited = [&data[..text.start], &clean, &data[text.end..]].concat();
+    let again = run(&edited, LIMITS).ok().and_then(|found| {
+        let item = found.items.iter().find(|other| other.start == item.start)?;
+        name_item(&edited, item, b"salt", &limits).ok().flatten()
+    });
+    let again = again.map(|again| (again.id, again.canonical));
+    assert_eq!(again, Some((named.id, true)));
 }
 
 /// Edited bytes are what editing the parsed document gives.
@@ -76,7 +98,7 @@ pub fn splice(data: &[u8]) {
             edits.set_uuid(index, (choice & 1 == 1).then_some("ab"));
             let Some(mut part) = parse(&data[item.start..item.end]) else { return };
             part.insert("uuid".into(), "ab".into());
-            let own = joined(data, item_pieces(data, item, "ab"));
+            let own = joined(data, item_pieces(data, item, "ab", false));
             assert_eq!(parse(&own), Some(part));
         }
     }

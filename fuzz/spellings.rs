@@ -4,7 +4,7 @@ use _core::media::base64::decode;
 
 fn decoded(text: &[u8], url: bool) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
-    decode(text, url, &mut |block| out.extend_from_slice(block)).map(|()| out)
+    decode(text, url, &mut |block| out.extend_from_slice(block)).map(|_| out)
 }
 
 fn encoded(data: &[u8], pad: bool) -> Vec<u8> {

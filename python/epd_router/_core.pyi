@@ -1,5 +1,6 @@
 """Types of the Rust extension: byte work that must not hold the event loop or the GIL."""
 
+import os
 from asyncio import Future
 from collections.abc import Sequence
 from typing import Literal, Self, final
@@ -17,18 +18,23 @@ __all__ = [
     "Limits",
     "Load",
     "MediaError",
+    "Named",
     "PassThrough",
     "Probe",
     "RequestHead",
     "ResponseHead",
     "Scan",
     "__version__",
+    "clean_text",
+    "data_url",
     "decode",
     "derive_id",
     "error_table",
+    "identify",
+    "item_bytes",
     "item_pieces",
     "least_loaded",
-    "media_ids",
+    "name_bytes",
     "parse_request_head",
     "parse_response_head",
     "probe",
@@ -255,19 +261,55 @@ class Edits:
         """Remove the `uuid` of every media part."""
     def set_item(self, index: int, part: bytes) -> None:
         """Replace the whole object of media part `index`."""
+    def set_url(self, index: int, url: bytes) -> None:
+        """Replace the URL (or bare base64) of media part `index`, printable ASCII without quotes and backslashes; it is not
+        copied. Raises ValueError."""
     def apply(self, body: bytes | bytearray) -> tuple[list[bytes | memoryview], int]:
         """The edited body as pieces in order and their total length. Unchanged ranges of 32 KiB and more are views of
         `body`, everything else is copied together."""
 
-def item_pieces(body: bytes | bytearray, item: Item, uuid: str) -> list[bytes | memoryview]:
-    """The object of one media part with its `uuid` set, as pieces like `Edits.apply` (for the encode stage)."""
+def item_pieces(body: bytes | bytearray, item: Item, uuid: str, url: bytes | None = None) -> list[bytes | memoryview]:
+    """The object of one media part with its `uuid` set, and with `url` in place of its own one, as pieces like `Edits.apply`
+    (for the encode stage)."""
 
 # --- media identity ---------------------------------------------------------------------------------------------------
 
-def media_ids(body: bytes | bytearray, scan: Scan, salt: bytes) -> list[str | None]:
-    """Content identity of every item: 64 lower-case hex characters of BLAKE3 over framed salt, modality and the encoded
-    picture bytes (base64 decoded, tolerant as browsers are); None for items whose bytes are not in the body.
-    GIL released. Raises BodyError `invalid_value` naming the item for a payload that is not base64."""
+@final
+class Named:
+    """What is known of the bytes of one item."""
+
+    @property
+    def id(self) -> str:
+        """64 lower-case hex characters of BLAKE3 over framed salt, modality and the encoded bytes."""
+    @property
+    def size(self) -> int:
+        """Encoded bytes, base64 undone."""
+    @property
+    def canonical(self) -> bool:
+        """Every engine takes the string of the body as it is spelled; else send `clean_text`."""
+    @property
+    def probe(self) -> Probe | None:
+        """The header of a picture of a known format, from the first 64 KiB."""
+
+def identify(body: bytes | bytearray, scan: Scan, salt: bytes, *, limits: Limits | None = None) -> list[Named | None]:
+    """Name every item: base64 is decoded block by block, tolerant as browsers are, and never held as a whole. None for items
+    whose bytes are not in the body. GIL released. Raises BodyError naming the item: `invalid_value` for a payload that is
+    not base64, `media_too_large`, `media_unsupported` for what no engine opens (HEIC)."""
+
+def name_bytes(
+    data: bytes | bytearray, kind: Literal["image", "audio", "video", "prompt"], salt: bytes, *, limits: Limits | None = None
+) -> Named:
+    """Name bytes from elsewhere; in a body they would have the same name. GIL released. Raises MediaError."""
+
+def item_bytes(body: bytes | bytearray, item: Item) -> bytes | None:
+    """The bytes of an item, base64 undone; None where they are not in the body. Raises BodyError."""
+
+def clean_text(body: bytes | bytearray, item: Item) -> bytes | None:
+    """The data URL (or bare base64) of an item in the one spelling that strict decoders take, its type that of the bytes;
+    None where they are not in the body. Raises BodyError."""
+
+def data_url(data: bytes | bytearray, kind: Literal["image", "audio", "video", "prompt"], declared: str = "") -> bytes:
+    """`data:TYPE;base64,...`. The type of a picture comes from its bytes; for other kinds it is `declared` if that is one."""
 
 def derive_id(parts: Sequence[bytes]) -> str:
     """64 lower-case hex characters of BLAKE3 over length-framed parts."""
@@ -368,6 +410,9 @@ class Decoded:
         """Rows of RGB, 8 bits a sample, without gaps; behind a header when a PPM was asked for. Not copied:
         `numpy.frombuffer(decoded.data, "uint8", offset=decoded.offset).reshape(decoded.height, decoded.width, 3)`."""
     @property
+    def size(self) -> int:
+        """Bytes of the pixels, a header included."""
+    @property
     def offset(self) -> int:
         """Where the pixels start in `data`."""
     @property
@@ -397,6 +442,11 @@ class DecodePool:
     ) -> Future[Decoded | PassThrough]:
         """As the function `decode`, for the running event loop. A future cancelled before its turn costs nothing.
         Raises MediaError `queue_full` at once."""
+    def decode_to(
+        self, data: bytes, path: str | os.PathLike[str], *, limits: Limits | None = None
+    ) -> Future[Decoded | PassThrough]:
+        """As `decode`, as a PPM into a new file, mapped and with all of its space taken beforehand; `data` of the result is
+        empty. The file is there only when the result is Decoded. Raises OSError, too."""
     @property
     def waiting(self) -> int: ...
     @property

@@ -12,6 +12,7 @@ from aiohttp import web
 from epd_router import __version__
 from epd_router.auth import check_key
 from epd_router.errors import ClientError, EpdRouterError
+from epd_router.media.served import PATH
 from epd_router.options import not_negative
 from epd_router.pipeline import INFERENCE
 from epd_router.urls import WorkerSpec, normalise
@@ -37,6 +38,7 @@ def build_app(server: Server) -> web.Application:
         app.router.add_get(path, admin.liveness)
     app.router.add_get("/v1/models", admin.models)
     app.router.add_get("/v1/models/{name:.+}", admin.model)
+    app.router.add_get(PATH + "/{content}/{expiry}/{signature}", admin.media)
     app.router.add_get("/metrics", admin.metrics)
     app.router.add_get("/version", admin.version)
     app.router.add_get("/workers", admin.workers)
@@ -128,6 +130,14 @@ class Admin:
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus exposition."""
         return web.Response(body=self._server.metrics.render(), headers={"content-type": METRICS_TYPE})
+
+    async def media(self, request: web.Request) -> web.Response:
+        """A picture for a worker that was told of it; the URL is the key."""
+        served = self._server.media.served
+        found = served.get(**request.match_info) if served else None
+        if found is None:
+            raise ClientError("unknown_url", "no such media")
+        return web.Response(body=found.data, content_type=found.mime, headers={"cache-control": "no-store"})
 
     async def version(self, request: web.Request) -> web.Response:
         """The router's version."""

@@ -12,7 +12,7 @@ REFERENCE_FAILED = "reference_failed"
 @dataclasses.dataclass(slots=True)
 class Decision:
     """Which worker did what, in how many milliseconds. `kind` is one of `whole`, `encode-decode`, `prefill-decode`,
-    `encode-prefill-decode`; `reused` counts media whose embedding was there already."""
+    `encode-prefill-decode`; `reused` counts media whose embedding was there already, `decoded` pictures decoded here."""
 
     kind: str = "whole"
     reason: str = ""
@@ -21,6 +21,7 @@ class Decision:
     decode: str = ""
     items: int = 0
     reused: int = 0
+    decoded: int = 0
     encode_ms: float = 0.0
     prefill_ms: float = 0.0
     first_byte_ms: float = 0.0
@@ -30,7 +31,7 @@ class Decision:
     def next_attempt(self) -> Decision:
         """The record of another attempt: nothing of this one is true of it but that references had failed."""
         degraded = self.degraded if self.degraded == REFERENCE_FAILED else ""
-        return Decision(items=self.items, attempts=self.attempts + 1, degraded=degraded)
+        return Decision(items=self.items, decoded=self.decoded, attempts=self.attempts + 1, degraded=degraded)
 
     def headers(self) -> bytes:
         """Response headers for a client that asked to be told."""
@@ -39,7 +40,7 @@ class Decision:
             f"x-epd-router-encode: {','.join(self.encode)}",
             f"x-epd-router-prefill: {self.prefill}",
             f"x-epd-router-decode: {self.decode}",
-            f"x-epd-router-items: {self.items};reused={self.reused}",
+            f"x-epd-router-items: {self.items};reused={self.reused};decoded={self.decoded}",
             f"x-epd-router-timing: encode;dur={self.encode_ms:.1f}, prefill;dur={self.prefill_ms:.1f}",
             f"x-epd-router-attempts: {self.attempts}",
         ]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from epd_router import __version__
 
 if TYPE_CHECKING:
+    from epd_router.media.shared import SharedFiles
     from epd_router.pipeline import Pipeline
     from epd_router.workers import Fleet
 
@@ -56,6 +57,13 @@ class Metrics:
             "epd_router_embedding_lookups", "Media whose embedding was looked up", ["result"], registry=registry
         )
         self.media = Counter("epd_router_media_items", "Media parts received", ["modality", "source"], registry=registry)
+        self.decodes = Counter("epd_router_media_decodes", "Pictures to be named by their pixels", ["result"], registry=registry)
+        self.passed = Counter(
+            "epd_router_media_passed_through", "Pictures that are left to the engine to decode", ["reason"], registry=registry
+        )
+        self.handoffs = Counter(
+            "epd_router_media_handoffs", "Media given to workers, by how and as what", ["way", "form"], registry=registry
+        )
         self.retries = Counter("epd_router_retries", "Stages tried again", ["stage", "reason"], registry=registry)
         self.degraded = Counter("epd_router_degraded_requests", "Requests served degraded", ["reason"], registry=registry)
         self.build = Gauge("epd_router_build_info", "Always 1", ["version"], registry=registry)
@@ -98,9 +106,38 @@ class Metrics:
         self.registry.register(FleetCollector(fleet))
         self.in_flight.set_function(lambda: pipeline.in_flight)
 
+    def watch_media(self, fetches: Mapping[str, int], files: SharedFiles | None) -> None:
+        """The same for media: how URLs were looked up, and what hand-off files hold."""
+        self.registry.register(FetchCollector(fetches))
+        if files is not None:
+            held = Gauge("epd_router_media_shm_bytes", "Bytes of hand-off files", registry=self.registry)
+            held.set_function(lambda: files.held)
+
     def render(self) -> bytes:
         """The exposition text."""
         return generate_latest(self.registry)
+
+
+class FetchCollector(Collector):
+    """Reads the counts of the downloads."""
+
+    def __init__(self, results: Mapping[str, int]) -> None:
+        self._results = results
+
+    def describe(self) -> Iterator[Metric]:
+        """The family without samples."""
+        return iter([self._family()])
+
+    def collect(self) -> Iterator[Metric]:
+        """One sample for each result."""
+        family = self._family()
+        for result, count in self._results.items():
+            family.add_metric([result], count)
+        return iter([family])
+
+    @staticmethod
+    def _family() -> CounterMetricFamily:
+        return CounterMetricFamily("epd_router_media_fetches", "Media URLs looked up", labels=["result"])
 
 
 class FleetCollector(Collector):

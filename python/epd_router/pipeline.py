@@ -13,19 +13,19 @@ import secrets
 from typing import TYPE_CHECKING
 
 from epd_router import _core
-from epd_router._core import BodyError, derive_id, media_ids
+from epd_router._core import BodyError
 from epd_router.auth import check_key
 from epd_router.decision import REFERENCE_FAILED
 from epd_router.engines import vllm
 from epd_router.errors import ClientError, EpdRouterError, StageTimeoutError, WorkerError, from_core, shutting_down
 from epd_router.failures import FAILED, SUSPECT_REFERENCE, Action
 from epd_router.lifecycle import Event
-from epd_router.media.guard import UrlGuard
 from epd_router.request import Request, StageFailedError
 from epd_router.workers import Role
 
 if TYPE_CHECKING:
     from epd_router.ingress import Exchange
+    from epd_router.media.service import MediaService
     from epd_router.metrics import Metrics
     from epd_router.options import Settings
     from epd_router.stages.encode import EncodeStage
@@ -54,20 +54,28 @@ INFERENCE = {
     "/v1/completions/render": False,
 }
 SCAN_OFF_LOOP = 8 << 20  # bytes of a body from which it is scanned in a thread: 20 GB/s, and a hop costs 40 µs
-HASH_OFF_LOOP = 256 << 10  # bytes of a body from which its media are hashed in a thread: 2 GB/s
 RELEASE_SECS = 1.0  # for releases of blocks, at shutdown
 
 
 class Pipeline:
     """Serves exchanges of the inference paths. Looked at by the sweeper for the deadline of whole requests."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, encode: EncodeStage, generate: GenerateStage, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        fleet: Fleet,
+        media: MediaService,
+        encode: EncodeStage,
+        generate: GenerateStage,
+        metrics: Metrics,
+    ) -> None:
         self._settings = settings
         self._fleet = fleet
+        self._identifier = media.identifier
         self._encode = encode
         self._generate = generate
         self._metrics = metrics
-        self._guard = UrlGuard(settings)
+        self._guard = media.guard
         self._loop = asyncio.get_running_loop()
         self._active: dict[asyncio.Task[None], Exchange] = {}
         self._draining = False  # what is still in flight is being cut
@@ -188,30 +196,13 @@ class Pipeline:
         if not request.whole and not roles & {Role.PREFILL, Role.ENCODE}:
             request.whole = "topology"
         request.advance(Event.IDENTIFY)
-        if request.items and not request.whole and Role.ENCODE in roles:
-            request.ids = await self._identify(request)
+        encode = bool(request.items) and not request.whole and Role.ENCODE in roles
+        if request.items and (encode or settings.frontend_decoding):
+            request.media = await self._identifier.identify(request)
+        if encode:
+            request.ids = [medium.id for medium in request.media]
         request.advance(Event.ADMIT)
         return request
-
-    @staticmethod
-    async def _identify(request: Request) -> list[str]:
-        """Media ids: content where the bytes are in the body; a name for this request only where they are not, because what
-        a URL leads to may change from one request to the next."""
-        scan, body = request.scan, request.body
-        scope = [scan.raw(body, name) or b"" for name in ("model", "mm_processor_kwargs", "media_io_kwargs", "cache_salt")]
-        salt = derive_id(scope).encode()
-        try:
-            if len(body) >= HASH_OFF_LOOP:
-                found = await asyncio.to_thread(media_ids, body, scan, salt)
-            else:
-                found = media_ids(body, scan, salt)
-        except BodyError as error:
-            raise from_core(error) from None
-        nonce = secrets.token_bytes(16)
-        return [
-            derive_id([salt, nonce, (item.url or "").encode()]) if one is None else one
-            for item, one in zip(request.items, found, strict=True)
-        ]
 
     # --- attempts ---
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from epd_router._core import Item, Scan
     from epd_router.ingress import Exchange
+    from epd_router.media.medium import Medium
     from epd_router.workers import Pools, Worker
 
 ITEM_TOKENS = 1024  # predicted cost of a picture, until its size is known
@@ -41,7 +42,21 @@ class StageFailedError(Exception):
 class Request:
     """One request: the client's exchange, what the scan found, and the state of the current attempt."""
 
-    __slots__ = ("avoid", "body", "decision", "exchange", "ids", "items", "pools", "raw", "referenced", "scan", "state", "whole")
+    __slots__ = (
+        "avoid",
+        "body",
+        "decision",
+        "exchange",
+        "ids",
+        "items",
+        "media",
+        "pools",
+        "raw",
+        "referenced",
+        "scan",
+        "state",
+        "whole",
+    )
 
     def __init__(self, exchange: Exchange, scan: Scan, pools: Pools) -> None:
         self.exchange = exchange
@@ -51,6 +66,7 @@ class Request:
         self.pools = pools
         self.decision = Decision(items=len(self.items))
         self.state = State.RECEIVED
+        self.media: list[Medium] = []  # in the order of the items; empty where nobody asked what they are
         self.ids: list[str] = []  # media ids, in the order of the items; empty where nothing is to be encoded
         self.avoid: list[Worker] = []  # workers that failed this request
         self.raw = False  # references have failed: send the media themselves

@@ -20,12 +20,14 @@ from epd_router.engines.transfer import ec_driver, kv_driver
 from epd_router.errors import ClientError, ConfigError, EpdRouterError, shutting_down
 from epd_router.health import HealthMonitor
 from epd_router.ingress import Exchange, Ingress
+from epd_router.media.service import MediaService
 from epd_router.metrics import Metrics
 from epd_router.pipeline import INFERENCE, Pipeline
 from epd_router.relay import Relay
 from epd_router.stages.call import Caller
 from epd_router.stages.encode import EncodeStage
 from epd_router.stages.generate import GenerateStage
+from epd_router.stages.media import MediaWriter
 from epd_router.upstream import Endpoint, LocalEndpoint, dispatch
 from epd_router.workers import Fleet, Role, Topology, Worker, check_connectors, configured
 
@@ -50,6 +52,7 @@ class Server:
         self.fleet = Fleet()
         self.embeddings = Embeddings(settings.embedding_ttl_secs, settings.embedding_index_entries)
         self.health = HealthMonitor(self.fleet, settings, self._worker_changed)
+        self.media = MediaService(settings, self.metrics)
         self.pipeline = self._make_pipeline()
         self.metrics.watch(self.fleet, self.pipeline)
         self.port = 0
@@ -68,9 +71,9 @@ class Server:
         settings, metrics = self.settings, self.metrics
         ec = ec_driver(settings)
         caller = Caller(settings, self.fleet, self.health, metrics)
-        encode = EncodeStage(settings, caller, self.embeddings, metrics, ec)
-        generate = GenerateStage(settings, caller, encode, kv_driver(settings, fetch), ec)
-        return Pipeline(settings, self.fleet, encode, generate, metrics)
+        encode = EncodeStage(settings, caller, self.embeddings, self.media.handoff, metrics, ec)
+        generate = GenerateStage(settings, caller, encode, MediaWriter(self.media.handoff), kv_driver(settings, fetch), ec)
+        return Pipeline(settings, self.fleet, self.media, encode, generate, metrics)
 
     def make_worker(self, spec: WorkerSpec, role: Role) -> Worker:
         """A worker with its connections and load."""
@@ -116,6 +119,7 @@ class Server:
 
     async def _start(self) -> None:
         tls = tls_context(self.settings)
+        self.media.open()
         self._runner = web.AppRunner(
             build_app(self),
             access_log=None,
@@ -204,6 +208,7 @@ class Server:
         await self.pipeline.drain(self.settings.drain_timeout_secs)
         await self._close_clients()
         await self._end_background()
+        await self.media.close()
         await self.health.stop()
         for worker in self.fleet:
             worker.endpoint.close()

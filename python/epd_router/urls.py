@@ -12,13 +12,15 @@ from epd_router.errors import ConfigError
 
 HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 NUMBERS = ("bootstrap", "kv_port", "ec_port", "tp", "pp")
-TEXTS = ("node", "engine_id", "kv_host", "ec_host")
+TEXTS = ("node", "engine_id", "kv_host", "ec_host", "media")
+WAYS = ("data", "file", "http")
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
     """One worker as configured. `weight` is relative capacity; the other labels tell connectors where to meet: `kv_*` the
-    side channel of a prefill worker, `ec_*` the control port of an embedding consumer (vLLM's defaults)."""
+    side channel of a prefill worker, `ec_*` the control port of an embedding consumer (vLLM's defaults). `media` is how it gets
+    media, as --media-handoff has it."""
 
     url: str
     weight: float = 1.0
@@ -31,6 +33,7 @@ class WorkerSpec:
     tp: int = 1
     pp: int = 1
     bootstrap: int = 0
+    media: str = ""
 
     @property
     def id(self) -> str:
@@ -81,6 +84,8 @@ def _label(piece: str) -> dict[str, Any]:
     key, _, value = piece.partition("=")
     if piece.isdigit():
         return {"bootstrap": int(piece)}
+    if key == "media" and value not in WAYS:
+        raise ConfigError(f"{piece!r}: media must be {', '.join(WAYS)}")
     if key in TEXTS:
         return {key: value}
     try:

@@ -1,6 +1,6 @@
 //! Byte edits of a scanned body. What is not edited stays as it came, large ranges without a copy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::scan::{Item, Member, Scan};
@@ -15,6 +15,8 @@ pub enum Piece {
     Owned(Vec<u8>),
     /// A range of the original.
     Kept(Range<usize>),
+    /// The text that stands in for the URL of this media part. The caller has it.
+    Url(usize),
 }
 
 /// What to do with a top-level member.
@@ -30,13 +32,26 @@ pub struct Edits {
     top: BTreeMap<String, Change>,
     uuids: BTreeMap<usize, Option<String>>,
     items: BTreeMap<usize, Vec<u8>>,
+    urls: BTreeSet<usize>,
 }
 
-/// Replace a range by bytes.
+/// Replace a range.
 #[derive(Debug)]
 struct Edit {
     range: Range<usize>,
-    with: Vec<u8>,
+    with: With,
+}
+
+#[derive(Debug)]
+enum With {
+    Bytes(Vec<u8>),
+    Url(usize),
+}
+
+impl Edit {
+    fn new(range: Range<usize>, with: Vec<u8>) -> Self {
+        Edit { range, with: With::Bytes(with) }
+    }
 }
 
 impl Edits {
@@ -60,12 +75,17 @@ impl Edits {
         self.items.insert(index, part.to_vec());
     }
 
+    /// Replace the URL (or bare base64) of a media part by a text that the caller keeps.
+    pub fn set_url(&mut self, index: usize) {
+        self.urls.insert(index);
+    }
+
     /// The edited body.
     pub fn apply(&self, body: &[u8], scan: &Scan) -> Vec<Piece> {
         let mut edits = self.top_edits(scan);
         for (&index, part) in &self.items {
             if let Some(item) = scan.items.get(index) {
-                edits.push(Edit { range: item.start..item.end, with: part.clone() });
+                edits.push(Edit::new(item.start..item.end, part.clone()));
             }
         }
         for (index, uuid) in &self.uuids {
@@ -73,6 +93,8 @@ impl Edits {
                 edits.extend(uuid_edit(item, uuid.as_deref()));
             }
         }
+        let urls = self.urls.iter().filter(|index| !self.items.contains_key(index));
+        edits.extend(urls.filter_map(|&index| url_edit(scan.items.get(index)?, index)));
         join(body, edits, 0..body.len())
     }
 
@@ -86,7 +108,7 @@ impl Edits {
             for (index, member) in scan.members.iter().enumerate().rev().filter(|(_, member)| member.name == *name) {
                 match change {
                     Change::Set(value) if !found => {
-                        edits.push(Edit { range: member.value..member.end, with: value.clone() });
+                        edits.push(Edit::new(member.value..member.end, value.clone()));
                     }
                     _ => removed[index] = true,
                 }
@@ -105,15 +127,21 @@ impl Edits {
             if removed.iter().any(|&gone| !gone) {
                 inserted.push(b',');
             }
-            edits.push(Edit { range: scan.start + 1..scan.start + 1, with: inserted });
+            edits.push(Edit::new(scan.start + 1..scan.start + 1, inserted));
         }
         edits
     }
 }
 
-/// One media part with its uuid set.
-pub fn item_pieces(body: &[u8], item: &Item, uuid: &str) -> Vec<Piece> {
-    join(body, uuid_edit(item, Some(uuid)).into_iter().collect(), item.start..item.end)
+/// One media part with its uuid set, and with `url` another URL, which is its `Piece::Url(0)`.
+pub fn item_pieces(body: &[u8], item: &Item, uuid: &str, url: bool) -> Vec<Piece> {
+    let edits = uuid_edit(item, Some(uuid)).into_iter().chain(url.then(|| url_edit(item, 0)).flatten());
+    join(body, edits.collect(), item.start..item.end)
+}
+
+fn url_edit(item: &Item, index: usize) -> Option<Edit> {
+    let text = item.text?;
+    Some(Edit { range: text.start..text.end, with: With::Url(index) })
 }
 
 fn push_name(out: &mut Vec<u8>, name: &str) {
@@ -142,7 +170,7 @@ fn uuid_edit(item: &Item, uuid: Option<&str>) -> Option<Edit> {
     match (item.uuid, quoted) {
         (Some(index), Some(quoted)) => {
             let member = item.members.get(index)?;
-            Some(Edit { range: member.value..member.end, with: quoted.into_bytes() })
+            Some(Edit::new(member.value..member.end, quoted.into_bytes()))
         }
         (Some(index), None) => {
             let mut removed = vec![false; item.members.len()];
@@ -151,7 +179,7 @@ fn uuid_edit(item: &Item, uuid: Option<&str>) -> Option<Edit> {
         }
         (None, Some(quoted)) => {
             let comma = if item.members.is_empty() { "" } else { "," };
-            Some(Edit { range: item.start + 1..item.start + 1, with: format!("\"uuid\":{quoted}{comma}").into_bytes() })
+            Some(Edit::new(item.start + 1..item.start + 1, format!("\"uuid\":{quoted}{comma}").into_bytes()))
         }
         (None, None) => None,
     }
@@ -176,7 +204,7 @@ fn removals(members: &[Member], removed: &[bool]) -> Vec<Edit> {
             (None, Some(before)) => before.end..members[index - 1].end,
             (None, None) => members[first].start..members[index - 1].end,
         };
-        edits.push(Edit { range, with: Vec::new() });
+        edits.push(Edit::new(range, Vec::new()));
     }
     edits
 }
@@ -192,7 +220,15 @@ fn join(body: &[u8], mut edits: Vec<Edit>, range: Range<usize>) -> Vec<Piece> {
             continue;
         }
         keep(body, at..edit.range.start, &mut copied, &mut pieces);
-        copied.extend_from_slice(&edit.with);
+        match edit.with {
+            With::Bytes(bytes) => copied.extend_from_slice(&bytes),
+            With::Url(index) => {
+                if !copied.is_empty() {
+                    pieces.push(Piece::Owned(std::mem::take(&mut copied)));
+                }
+                pieces.push(Piece::Url(index));
+            }
+        }
         at = edit.range.end;
     }
     keep(body, at..range.end, &mut copied, &mut pieces);

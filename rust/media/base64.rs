@@ -22,12 +22,23 @@ static ENGINE: LazyLock<base64::engine::Simd> = LazyLock::new(|| base64::engine:
 static ENGINE: LazyLock<base64::engine::GeneralPurpose> =
     LazyLock::new(|| base64::engine::GeneralPurpose::new(&base64::alphabet::STANDARD, TOLERANT));
 
-/// Decode `text` and hand every block to `visit`. `url`: percent escapes are undone. Err says what is wrong.
-pub fn decode(text: &[u8], url: bool, visit: &mut dyn FnMut(&[u8])) -> Result<(), String> {
-    let Err((at, _)) = blocks(text, visit) else { return Ok(()) };
+/// Decode `text` and hand every block to `visit`. `url`: percent escapes are undone. True when it is spelled as strict
+/// decoders take it: the standard alphabet, padded. Err says what is wrong.
+pub fn decode(text: &[u8], url: bool, visit: &mut dyn FnMut(&[u8])) -> Result<bool, String> {
+    let Err((at, _)) = blocks(text, visit) else { return Ok(text.len() % 4 == 0) };
     // What was decoded so far was plain: it only has a say in which alphabet this is.
     let rest = normalise(&text[at..], url, memchr::memchr2(b'+', b'/', &text[..at]).is_some())?;
-    blocks(&rest, visit).map_err(|(_, error)| error)
+    blocks(&rest, visit).map_err(|(_, error)| error)?;
+    Ok(false)
+}
+
+/// Append `data` as base64, padded.
+pub fn encode(data: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + data.len().div_ceil(3) * 4, 0);
+    // The room is exactly what the alphabet needs.
+    let written = ENGINE.encode_slice(data, &mut out[start..]).unwrap_or_default();
+    out.truncate(start + written);
 }
 
 /// Decode plain base64; Err has the first character of the block that is not.

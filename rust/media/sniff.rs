@@ -97,6 +97,11 @@ pub fn sniff(data: &[u8]) -> Sniff {
     }
 }
 
+/// HEIC and its like, which no engine opens.
+pub fn is_heif(data: &[u8]) -> bool {
+    sniff(data) == Sniff::Known(Format::Heif)
+}
+
 fn riff(data: &[u8]) -> Option<bool> {
     if data.len() >= 16 {
         return (data.starts_with(b"RIFF") && matches!(&data[8..16], b"WEBPVP8 " | b"WEBPVP8L" | b"WEBPVP8X"))

@@ -1,5 +1,6 @@
 //! Scanning and splicing for Python.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
@@ -25,13 +26,13 @@ pub struct Scan {
 /// One media part.
 #[pyclass(frozen, module = "epd_router._core")]
 pub struct Item {
-    scan: Arc<scan::Scan>,
+    pub scan: Arc<scan::Scan>,
     index: usize,
     url: Option<String>,
 }
 
 impl Item {
-    fn item(&self) -> &scan::Item {
+    pub fn item(&self) -> &scan::Item {
         &self.scan.items[self.index]
     }
 }
@@ -118,7 +119,7 @@ impl Scan {
         Ok(value.map(|value| PyBytes::new(py, &value)))
     }
     fn edit(&self) -> Edits {
-        Edits { scan: self.scan.clone(), edits: Mutex::default() }
+        Edits { scan: self.scan.clone(), edits: Mutex::default(), urls: Mutex::default() }
     }
 }
 
@@ -153,6 +154,7 @@ fn url(text: &[u8], item: &scan::Item) -> Option<String> {
 struct Edits {
     scan: Arc<scan::Scan>,
     edits: Mutex<splice::Edits>,
+    urls: Mutex<BTreeMap<usize, Py<PyBytes>>>,
 }
 
 impl Edits {
@@ -193,19 +195,38 @@ impl Edits {
         self.change(|edits| edits.set_item(index, part));
         Ok(())
     }
+    fn set_url(&self, py: Python<'_>, index: usize, url: Py<PyBytes>) -> PyResult<()> {
+        self.check(index)?;
+        check_url(url.as_bytes(py))?;
+        self.urls.lock().unwrap_or_else(PoisonError::into_inner).insert(index, url);
+        self.change(|edits| edits.set_url(index));
+        Ok(())
+    }
     fn apply<'py>(&self, py: Python<'py>, body: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyList>, usize)> {
         let length = self.scan.length;
         let edits = self.change(|edits| edits.clone());
         let pieces = with_bytes(body, |bytes| (bytes.len() == length).then(|| edits.apply(bytes, &self.scan)))?;
         let pieces = pieces.ok_or_else(|| PyValueError::new_err("this is not the scanned body"))?;
-        to_python(py, body, pieces)
+        let urls = self.urls.lock().unwrap_or_else(PoisonError::into_inner);
+        to_python(py, body, pieces, |index| urls.get(&index).map(|url| url.clone_ref(py)))
     }
+}
+
+/// A URL is put between quotes as it is.
+fn check_url(url: &[u8]) -> PyResult<()> {
+    // Without a way out of the loop, so that it is done in vectors.
+    let bad = |byte: u8| !(0x20..0x7f).contains(&byte) || byte == b'"' || byte == b'\\';
+    if url.iter().fold(false, |found, &byte| found | bad(byte)) {
+        return Err(PyValueError::new_err("a URL needs no escapes"));
+    }
+    Ok(())
 }
 
 fn to_python<'py>(
     py: Python<'py>,
     body: &Bound<'py, PyAny>,
     pieces: Vec<Piece>,
+    url: impl Fn(usize) -> Option<Py<PyBytes>>,
 ) -> PyResult<(Bound<'py, PyList>, usize)> {
     let list = PyList::empty(py);
     let mut total = 0;
@@ -220,23 +241,34 @@ fn to_python<'py>(
                 let slice = PySlice::new(py, range.start as isize, range.end as isize, 1);
                 list.append(PyMemoryView::from(body)?.get_item(slice)?)?;
             }
+            Piece::Url(index) => {
+                let url = url(index).ok_or_else(|| PyValueError::new_err("a URL that was not given"))?;
+                total += url.as_bytes(py).len();
+                list.append(url)?;
+            }
         }
     }
     Ok((list, total))
 }
 
 #[pyfunction]
+#[pyo3(signature = (body, item, uuid, url = None))]
 fn item_pieces<'py>(
     py: Python<'py>,
     body: &Bound<'py, PyAny>,
     item: &Item,
     uuid: &str,
+    url: Option<Py<PyBytes>>,
 ) -> PyResult<Bound<'py, PyList>> {
+    let replaced = url.is_some();
+    if let Some(url) = &url {
+        check_url(url.as_bytes(py))?;
+    }
     let pieces = with_bytes(body, |bytes| {
-        (bytes.len() == item.scan.length).then(|| splice::item_pieces(bytes, item.item(), uuid))
+        (bytes.len() == item.scan.length).then(|| splice::item_pieces(bytes, item.item(), uuid, replaced))
     })?;
     let pieces = pieces.ok_or_else(|| PyValueError::new_err("this is not the scanned body"))?;
-    Ok(to_python(py, body, pieces)?.0)
+    Ok(to_python(py, body, pieces, |_| url.as_ref().map(|url| url.clone_ref(py)))?.0)
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

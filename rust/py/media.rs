@@ -1,13 +1,16 @@
 //! Media identity, headers and pixels for Python.
 
+use std::path::{Path, PathBuf};
+
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCFunction};
 
-use super::body::Scan;
+use super::body::{Item, Scan};
 use super::buffer::with_bytes;
 use super::errors;
-use crate::error::Code;
+use crate::body::scan::{self, Modality};
+use crate::error::{BodyError, Code};
 use crate::media::decode::{Outcome, Plan};
 use crate::media::workers::Workers;
 use crate::media::{handoff, identity, limits, probe as header, MediaError as Refusal};
@@ -21,12 +24,94 @@ fn raised(py: Python<'_>, error: Refusal) -> PyErr {
     set.err().unwrap_or(exception)
 }
 
+/// What is known of the bytes of one item.
+#[pyclass(frozen, module = "epd_router._core")]
+struct Named(identity::Named);
+
+#[pymethods]
+impl Named {
+    #[getter]
+    fn id(&self) -> &str {
+        &self.0.id
+    }
+    #[getter]
+    fn size(&self) -> u64 {
+        self.0.size
+    }
+    #[getter]
+    fn canonical(&self) -> bool {
+        self.0.canonical
+    }
+    #[getter]
+    fn probe(&self) -> Option<Probe> {
+        self.0.probe.map(Probe)
+    }
+}
+
 #[pyfunction]
-fn media_ids(py: Python<'_>, body: &Bound<'_, PyAny>, scan: &Scan, salt: &[u8]) -> PyResult<Vec<Option<String>>> {
-    let items = &scan.scan.items;
-    let ids = with_bytes(body, |bytes| items.iter().map(|item| identity::media_id(bytes, item, salt)).collect())?;
-    let ids: Result<Vec<_>, _> = ids;
-    ids.map_err(|error| errors::body(py, error))
+#[pyo3(signature = (body, scan, salt, *, limits = None))]
+fn identify(
+    py: Python<'_>,
+    body: &Bound<'_, PyAny>,
+    scan: &Scan,
+    salt: &[u8],
+    limits: Option<PyRef<'_, Limits>>,
+) -> PyResult<Vec<Option<Named>>> {
+    let (items, limits) = (&scan.scan.items, chosen(limits.as_deref()));
+    let name = |bytes: &[u8]| items.iter().map(|item| identity::name_item(bytes, item, salt, &limits)).collect();
+    let found: Result<Vec<_>, _> = with_bytes(body, name)?;
+    let found = found.map_err(|error| errors::body(py, error))?;
+    Ok(found.into_iter().map(|named| named.map(Named)).collect())
+}
+
+fn modality(name: &str) -> PyResult<Modality> {
+    match name {
+        "image" => Ok(Modality::Image),
+        "audio" => Ok(Modality::Audio),
+        "video" => Ok(Modality::Video),
+        "prompt" => Ok(Modality::Prompt),
+        _ => Err(PyValueError::new_err("modality is image, audio, video or prompt")),
+    }
+}
+
+#[pyfunction]
+#[pyo3(signature = (data, kind, salt, *, limits = None))]
+fn name_bytes(
+    py: Python<'_>,
+    data: &Bound<'_, PyAny>,
+    kind: &str,
+    salt: &[u8],
+    limits: Option<PyRef<'_, Limits>>,
+) -> PyResult<Named> {
+    let (kind, limits) = (modality(kind)?, chosen(limits.as_deref()));
+    let named = with_bytes(data, |bytes| identity::name_bytes(bytes, kind, salt, &limits))?;
+    named.map(Named).map_err(|error| raised(py, error))
+}
+
+type Reader = fn(&[u8], &scan::Item) -> Result<Option<Vec<u8>>, BodyError>;
+
+fn text_of<'py>(body: &Bound<'py, PyAny>, item: &Item, read: Reader) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let py = body.py();
+    let found = with_bytes(body, |bytes| (bytes.len() == item.scan.length).then(|| read(bytes, item.item())))?;
+    let found = found.ok_or_else(|| PyValueError::new_err("this is not the scanned body"))?;
+    Ok(found.map_err(|error| errors::body(py, error))?.map(|bytes| PyBytes::new(py, &bytes)))
+}
+
+#[pyfunction]
+fn item_bytes<'py>(body: &Bound<'py, PyAny>, item: &Item) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    text_of(body, item, identity::item_bytes)
+}
+
+#[pyfunction]
+fn clean_text<'py>(body: &Bound<'py, PyAny>, item: &Item) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    text_of(body, item, identity::clean_text)
+}
+
+#[pyfunction]
+#[pyo3(signature = (data, kind, declared = ""))]
+fn data_url<'py>(data: &Bound<'py, PyAny>, kind: &str, declared: &str) -> PyResult<Bound<'py, PyBytes>> {
+    let kind = modality(kind)?;
+    Ok(PyBytes::new(data.py(), &with_bytes(data, |bytes| identity::data_url(bytes, kind, declared))?))
 }
 
 #[pyfunction]
@@ -160,6 +245,8 @@ struct Decoded {
     ppm: bool,
     pixels: Py<PyBytes>,
     #[pyo3(get)]
+    size: usize,
+    #[pyo3(get)]
     id: Option<String>,
 }
 
@@ -233,7 +320,7 @@ fn pixels(py: Python<'_>, data: &[u8], wish: &Wish) -> PyResult<Py<PyAny>> {
     });
     match outcome.map_err(|error| raised(py, error))? {
         Outcome::Decoded(id) => {
-            let decoded = Decoded { probe: plan.probe, ppm, pixels: target.unbind(), id };
+            let decoded = Decoded { probe: plan.probe, ppm, pixels: target.unbind(), size, id };
             Ok(decoded.into_pyobject(py)?.into_any().unbind())
         }
         Outcome::Pass(reason) => Ok(PassThrough { reason }.into_pyobject(py)?.into_any().unbind()),
@@ -256,6 +343,26 @@ fn writable<'a>(target: &'a Bound<'_, PyBytes>, size: usize) -> PyResult<&'a mut
             return Err(PyErr::fetch(target.py()));
         }
         Ok(std::slice::from_raw_parts_mut(start.cast::<u8>(), size))
+    }
+}
+
+/// Decode into a new file at `path`, a PPM; the GIL is not needed at all.
+fn file(py: Python<'_>, data: &[u8], limits: &limits::Limits, path: &Path) -> PyResult<Py<PyAny>> {
+    let made = py.detach(|| {
+        Ok(match Plan::new(data, limits)? {
+            Outcome::Decoded(plan) => (Some(plan.probe), handoff::write_file(&plan, path)),
+            Outcome::Pass(reason) => (None, Ok(Ok(Outcome::Pass(reason)))),
+        })
+    });
+    let (probe, made) = made.map_err(|error| raised(py, error))?;
+    match made?.map_err(|error| raised(py, error))? {
+        Outcome::Decoded((size, id)) => {
+            let probe = probe.ok_or_else(|| PyRuntimeError::new_err("pixels without a header"))?;
+            let pixels = PyBytes::new(py, b"").unbind();
+            let decoded = Decoded { probe, ppm: true, pixels, size, id: Some(id) };
+            Ok(decoded.into_pyobject(py)?.into_any().unbind())
+        }
+        Outcome::Pass(reason) => Ok(PassThrough { reason }.into_pyobject(py)?.into_any().unbind()),
     }
 }
 
@@ -290,19 +397,20 @@ impl DecodePool {
         ppm: bool,
         identify: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
-        let future = event_loop.call_method0("create_future")?;
         let wish = Wish { limits: chosen(limits.as_deref()), ppm, identify };
-        let (event_loop, waiter) = (event_loop.unbind(), future.clone().unbind());
-        let queued = self.0.submit(move || {
-            // None while the interpreter shuts down: then nobody waits either.
-            Python::try_attach(|py| run(py, &data, &wish, event_loop.bind(py), waiter.bind(py)));
-        });
-        if queued {
-            return Ok(future);
-        }
-        let message = "too many pictures wait for being decoded".to_owned();
-        Err(raised(py, Refusal { code: Code::QueueFull, message }))
+        self.submit(py, move |py| pixels(py, data.as_bytes(py), &wish))
+    }
+
+    #[pyo3(signature = (data, path, *, limits = None))]
+    fn decode_to<'py>(
+        &self,
+        py: Python<'py>,
+        data: Py<PyBytes>,
+        path: PathBuf,
+        limits: Option<PyRef<'_, Limits>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let limits = chosen(limits.as_deref());
+        self.submit(py, move |py| file(py, data.as_bytes(py), &limits, &path))
     }
 
     #[getter]
@@ -318,13 +426,38 @@ impl DecodePool {
     }
 }
 
-fn run(py: Python<'_>, data: &Py<PyBytes>, wish: &Wish, event_loop: &Bound<'_, PyAny>, waiter: &Bound<'_, PyAny>) {
+impl DecodePool {
+    fn submit<'py>(
+        &self,
+        py: Python<'py>,
+        work: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send + 'static,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
+        let future = event_loop.call_method0("create_future")?;
+        let (event_loop, waiter) = (event_loop.unbind(), future.clone().unbind());
+        let queued = self.0.submit(move || {
+            // None while the interpreter shuts down: then nobody waits either.
+            Python::try_attach(|py| run(py, work, event_loop.bind(py), waiter.bind(py)));
+        });
+        if queued {
+            return Ok(future);
+        }
+        let message = "too many pictures wait for being decoded".to_owned();
+        Err(raised(py, Refusal { code: Code::QueueFull, message }))
+    }
+}
+
+fn run(
+    py: Python<'_>,
+    work: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>>,
+    event_loop: &Bound<'_, PyAny>,
+    waiter: &Bound<'_, PyAny>,
+) {
     // Reading the state of a future from another thread is a look at one attribute; `settle` looks again on the loop.
     if waiter.call_method0("cancelled").is_ok_and(|cancelled| cancelled.is_truthy().unwrap_or(false)) {
         return;
     }
-    let result = pixels(py, data.as_bytes(py), wish);
-    let (failed, value) = match result {
+    let (failed, value) = match work(py) {
         Ok(value) => (false, value),
         Err(error) => (true, error.into_value(py).into_any()),
     };
@@ -355,6 +488,11 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<DecodePool>()?;
     module.add_function(wrap_pyfunction!(probe, module)?)?;
     module.add_function(wrap_pyfunction!(decode, module)?)?;
-    module.add_function(wrap_pyfunction!(media_ids, module)?)?;
+    module.add_class::<Named>()?;
+    module.add_function(wrap_pyfunction!(identify, module)?)?;
+    module.add_function(wrap_pyfunction!(name_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(item_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(clean_text, module)?)?;
+    module.add_function(wrap_pyfunction!(data_url, module)?)?;
     module.add_function(wrap_pyfunction!(derive_id, module)?)
 }

@@ -50,12 +50,12 @@ async def test_the_decision_is_told_in_full(started: Started, stream: bool) -> N
         status, told = await ask(server, RED, BLUE, RED, stream=stream)
         assert status == 200
         assert told.keys() == {"decision", "encode", "prefill", "decode", "items", "timing", "attempts"}
-        assert (told["decision"], told["items"], told["attempts"]) == ("encode-prefill-decode", "3;reused=0", "1")
+        assert (told["decision"], told["items"], told["attempts"]) == ("encode-prefill-decode", "3;reused=0;decoded=0", "1")
         assert set(told["encode"].split(",")) == names(cluster, "encode")
         assert {told["prefill"]} == names(cluster, "prefill")
         assert {told["decode"]} == names(cluster, "decode")
         status, told = await ask(server, RED, BLUE, stream=stream)
-        assert (told["items"], told["encode"]) == ("2;reused=2", "")
+        assert (told["items"], told["encode"]) == ("2;reused=2;decoded=0", "")
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
@@ -67,7 +67,7 @@ async def test_a_second_try_names_the_workers_that_answered(started: Started, ro
         assert (status, told["attempts"]) == (200, "3")
         assert "degraded" not in told  # a busy worker is a routing signal
         assert told[role] in names(cluster, role)
-        assert (told["items"], told["encode"]) == ("1;reused=1", "")  # what was encoded in the first try
+        assert (told["items"], told["encode"]) == ("1;reused=1;decoded=0", "")  # what was encoded in the first try
         await settled(server)
 
 

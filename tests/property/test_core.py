@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from epd_router._core import BodyError, ChunkedDecoder, Framer, HttpError, Load, least_loaded, media_ids, parse_request_head, scan
+from epd_router._core import BodyError, ChunkedDecoder, Framer, HttpError, Load, least_loaded, identify, parse_request_head, scan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,7 +122,8 @@ def test_uuids_are_set_and_removed_everywhere(shapes: list[tuple[bool, bool]]) -
 
 def identity(text: str) -> str | None:
     body = json.dumps({"messages": [{"content": [{"image_url": text}]}]}).encode()
-    return media_ids(body, scan(body), b"salt")[0]
+    named = identify(body, scan(body), b"salt")[0]
+    return named and named.id
 
 
 @given(st.binary(min_size=1, max_size=300))

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from epd_router._core import BodyError, media_ids, scan
+from epd_router._core import BodyError, identify, scan
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,7 +131,8 @@ def test_spellings_of_base64(content: bytes, data: st.DataObject) -> None:
 
     def identity(payload: str) -> str | None:
         text = json.dumps({"content_parts": [{"image_url": "data:image/png;base64," + payload}]}).encode()
-        return media_ids(text, scan(text), b"")[0]
+        named = identify(text, scan(text), b"")[0]
+        return named and named.id
 
     spelled = plain
     if data.draw(st.booleans(), label="url-safe"):

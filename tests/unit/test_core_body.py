@@ -7,7 +7,19 @@ import json
 from typing import Any
 
 import pytest
-from epd_router._core import BodyError, Item, derive_id, error_table, item_pieces, media_ids, scan
+from epd_router._core import (
+    BodyError,
+    Item,
+    clean_text,
+    data_url,
+    derive_id,
+    error_table,
+    identify,
+    item_bytes,
+    item_pieces,
+    name_bytes,
+    scan,
+)
 
 PNG = "data:image/png;base64,"
 
@@ -239,7 +251,8 @@ def test_long_ranges_are_views() -> None:
 
 
 def identity(text: bytes) -> str | None:
-    return media_ids(text, scan(text), b"salt")[0]
+    named = identify(text, scan(text), b"salt")[0]
+    return named and named.id
 
 
 @pytest.mark.parametrize(
@@ -303,9 +316,13 @@ def test_identity_depends_on_salt_and_bytes() -> None:
     content = bytes(range(256)) * 1000
     text = body(image(PNG + base64.b64encode(content).decode()), image("http://x/"))
     found = scan(text)
-    one, none = media_ids(text, found, b"a")
+    one, none = identify(text, found, b"a")
     assert none is None
     assert one is not None
-    assert len(one) == 64
-    assert one != media_ids(bytearray(text), found, b"b")[0]
+    assert len(one.id) == 64
+    assert (one.size, one.canonical, one.probe) == (len(content), True, None)
+    other = identify(bytearray(text), found, b"b")[0]
+    assert other is not None
+    assert one.id != other.id
+    assert one.id == name_bytes(content, "image", b"a").id != name_bytes(content, "audio", b"a").id
     assert derive_id([b"a", b"bc"]) != derive_id([b"ab", b"c"])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from epd_router._core import Edits, Item, Scan
     from epd_router.upstream import Pieces
 
+NAMED_MEDIA = frozenset(["/v1/chat/completions"])  # paths whose media parts take a uuid, in every version
 JSON_METADATA = (0, 30)  # first version that takes metadata as JSON numbers
 REFERENCES = (0, 28)  # first version whose consumers take references without media
 
@@ -163,8 +164,11 @@ def whole_only(scan: Scan, body: bytes | bytearray) -> str:
 # --- encode ---
 
 
-def encode_body(body: bytes | bytearray, scan: Scan, item: Item, uuid: str, params: bytes = b"") -> Pieces:
-    """Pieces of the encode request of one item; `params` is its `ec_transfer_params`, if the connector needs any."""
+def encode_body(
+    body: bytes | bytearray, scan: Scan, item: Item, uuid: str, params: bytes = b"", url: bytes | None = None
+) -> Pieces:
+    """Pieces of the encode request of one item; `params` is its `ec_transfer_params`, if the connector needs any, `url` what
+    stands in the place of its own one."""
     carried = [b'"%s":%s,' % (orjson.dumps(name)[1:-1], scan.raw(body, name) or b"null") for name in scan.fields
                if name not in NOT_FOR_ENCODE]  # fmt: skip
     model = scan.raw(body, "model")
@@ -174,7 +178,7 @@ def encode_body(body: bytes | bytearray, scan: Scan, item: Item, uuid: str, para
         carried.append(b'"ec_transfer_params":' + params + b",")
     head = b"{%s" % b"".join(carried)
     head += b'"stream":false,"max_tokens":1,"messages":[{"role":"user","content":['
-    return [head, *item_pieces(body, item, uuid), b"]}]}"]
+    return [head, *item_pieces(body, item, uuid, url), b"]}]}"]
 
 
 def embedding(reply: bytes, uuid: str, encoder: str, transfer_id: str = "") -> Embedding:
@@ -242,9 +246,8 @@ def name_media(edits: Edits, found: Sequence[Embedding | None], media_ids: Seque
 
 def refer_media(
     edits: Edits, items: Sequence[Item], found: Sequence[Embedding | None], media_ids: Sequence[str], version: tuple[int, ...]
-) -> bool:
-    """Name every item, put references where they are safe and say where the embeddings are; True when no media is left in
-    the body."""
+) -> list[bool]:
+    """Name every item, put references where they are safe and say where the embeddings are; which items are references."""
     name_media(edits, found, media_ids)
     refer = referable(items, found, version)
     for index, (item, one) in enumerate(zip(items, found, strict=True)):
@@ -253,7 +256,7 @@ def refer_media(
     published = {one.key: one for one in found if one is not None and one.entry}
     if published:
         edits.set("ec_transfer_params", transfer_params(list(published.values())))
-    return all(refer)
+    return refer
 
 
 def transfer_params(found: Sequence[Embedding]) -> bytes:

@@ -15,14 +15,16 @@ from epd_router.engines import vllm
 from epd_router.errors import NoWorkerError
 from epd_router.failures import Action, Cause, Stage
 from epd_router.lifecycle import Event
+from epd_router.media.threads import together
 from epd_router.request import ITEM_TOKENS, StageFailedError
 from epd_router.stages.call import Leg, no_worker
 from epd_router.workers import Role
 
 if TYPE_CHECKING:
-    from epd_router._core import Item
     from epd_router.embeddings import Embedding, Embeddings
     from epd_router.engines.transfer import EcDriver
+    from epd_router.media.handoff import HandOff
+    from epd_router.media.medium import Medium
     from epd_router.metrics import Metrics
     from epd_router.options import Settings
     from epd_router.request import Request
@@ -33,11 +35,20 @@ if TYPE_CHECKING:
 class EncodeStage:
     """Finds or makes embeddings."""
 
-    def __init__(self, settings: Settings, caller: Caller, embeddings: Embeddings, metrics: Metrics, driver: EcDriver) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        caller: Caller,
+        embeddings: Embeddings,
+        handoff: HandOff,
+        metrics: Metrics,
+        driver: EcDriver,
+    ) -> None:
         self._timeout = settings.encode_timeout_secs
         self._budget = settings.encode_fallback_budget if settings.encode_fallback == "local" and driver.falls_back else 0
         self._caller = caller
         self._embeddings = embeddings
+        self._handoff = handoff
         self._metrics = metrics
         self._driver = driver
         self._loop = asyncio.get_running_loop()
@@ -49,13 +60,13 @@ class EncodeStage:
         request.advance(Event.ENCODE)
         started = self._loop.time()
         found: dict[str, Embedding | None] = {}
-        missing: dict[str, Item] = {}
-        for media_id, item in zip(request.ids, request.items, strict=True):
+        missing: dict[str, Medium] = {}
+        for media_id, medium in zip(request.ids, request.media, strict=True):
             if media_id not in found and media_id not in missing:
                 known = None if consumer else self._embeddings.lookup(media_id)
                 self._metrics.embeddings.labels("miss" if known is None else "hit").inc()
                 if known is None:
-                    missing[media_id] = item
+                    missing[media_id] = medium
                 else:
                     found[media_id] = known
                     request.decision.reused += 1
@@ -75,26 +86,19 @@ class EncodeStage:
         for media_id in request.ids:
             self._embeddings.forget(media_id)
 
-    async def _encode_all(self, request: Request, missing: dict[str, Item], consumer: Worker | None) -> dict[str, Embedding | None]:
-        """Side by side; the first that fails cancels the others."""
-        tasks = {
-            media_id: self._loop.create_task(self._encode_or_fall_back(request, media_id, item, consumer))
-            for media_id, item in missing.items()
-        }
-        try:
-            await asyncio.gather(*tasks.values())
-        except BaseException:
-            for task in tasks.values():
-                task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
-            raise
-        return {media_id: task.result() for media_id, task in tasks.items()}
+    async def _encode_all(
+        self, request: Request, missing: dict[str, Medium], consumer: Worker | None
+    ) -> dict[str, Embedding | None]:
+        work = [self._encode_or_fall_back(request, media_id, medium, consumer) for media_id, medium in missing.items()]
+        return dict(zip(missing, await together(work), strict=True))
 
-    async def _encode_or_fall_back(self, request: Request, media_id: str, item: Item, consumer: Worker | None) -> Embedding | None:
+    async def _encode_or_fall_back(
+        self, request: Request, media_id: str, medium: Medium, consumer: Worker | None
+    ) -> Embedding | None:
         try:
             if consumer is not None:  # pushed to this consumer: nobody else can use it
-                return await self._encode(request, item, media_id, consumer)
-            return await self._embeddings.get(media_id, lambda uuid: self._encode(request, item, uuid, None))
+                return await self._encode(request, medium, media_id, consumer)
+            return await self._embeddings.get(media_id, lambda uuid: self._encode(request, medium, uuid, None))
         except StageFailedError as failure:
             if failure.cause is Cause.CLIENT or not self._may_fall_back(request):
                 raise
@@ -111,7 +115,7 @@ class EncodeStage:
         self._local.add(request)
         return True
 
-    async def _encode(self, request: Request, item: Item, uuid: str, consumer: Worker | None) -> Embedding:
+    async def _encode(self, request: Request, medium: Medium, uuid: str, consumer: Worker | None) -> Embedding:
         """Encode one item: at most two tries, the second at another encoder if there is one."""
         tried: list[Worker] = []
         while True:
@@ -120,7 +124,7 @@ class EncodeStage:
                 raise no_worker(Stage.ENCODE)
             worker, lease = picked
             try:
-                return await self._encode_at(request, item, uuid, worker, consumer)
+                return await self._encode_at(request, medium, uuid, worker, consumer)
             except StageFailedError as failure:
                 tried.append(worker)
                 # A 500 may come of a media cache that is out of step (see `failures`), which a new name gets past.
@@ -133,14 +137,19 @@ class EncodeStage:
             finally:
                 lease.release()
 
-    async def _encode_at(self, request: Request, item: Item, uuid: str, worker: Worker, consumer: Worker | None) -> Embedding:
+    async def _encode_at(self, request: Request, medium: Medium, uuid: str, worker: Worker, consumer: Worker | None) -> Embedding:
         params, transfer_id = self._driver.offer(consumer)
-        pieces = vllm.encode_body(request.body, request.scan, item, uuid, params)
         name = f"{request.exchange.request_id}:{uuid[:12]}:{secrets.token_hex(3)}"
         self._metrics.encode_requests.labels(worker.id).inc()
         request.decision.encode.append(worker.id)
-        leg = Leg(Stage.ENCODE, worker, "/v1/chat/completions", name, self._timeout, pieces)
-        reply = await self._caller.collect(request, leg)
+        handed = await self._handoff.take(request, worker, [medium])
+        try:
+            url = handed.urls.get(medium.index)
+            pieces = vllm.encode_body(request.body, request.scan, medium.item, uuid, params, url)
+            leg = Leg(Stage.ENCODE, worker, "/v1/chat/completions", name, self._timeout, pieces)
+            reply = await self._caller.collect(request, leg)
+        finally:
+            handed.release()
         try:
             return vllm.embedding(reply, uuid, worker.id, transfer_id)
         except vllm.DialectError as error:

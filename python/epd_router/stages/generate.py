@@ -15,20 +15,17 @@ from epd_router.stages.call import Leg
 from epd_router.workers import WHOLE_ROLES, Role
 
 if TYPE_CHECKING:
-    from epd_router._core import Edits
-    from epd_router.embeddings import Embedding
     from epd_router.engines.transfer import EcDriver, KvDriver
     from epd_router.options import Settings
     from epd_router.request import Request
     from epd_router.stages.call import Caller
     from epd_router.stages.encode import EncodeStage
+    from epd_router.stages.media import Found, MediaWriter
     from epd_router.upstream import Pieces
     from epd_router.workers import Pools, Worker
 
 log = logging.getLogger(__name__)
 RELEASE_TIMEOUT = 30.0  # seconds, as long as vLLM keeps the blocks of a prefill that nobody fetches
-
-Found = list["Embedding | None"]
 
 
 def prefilling_role(pools: Pools) -> Role:
@@ -45,11 +42,14 @@ def prefilling_role(pools: Pools) -> Role:
 class GenerateStage:
     """One attempt at a request, from placement to the last byte of the answer."""
 
-    def __init__(self, settings: Settings, caller: Caller, encode: EncodeStage, kv: KvDriver, ec: EcDriver) -> None:
+    def __init__(
+        self, settings: Settings, caller: Caller, encode: EncodeStage, media: MediaWriter, kv: KvDriver, ec: EcDriver
+    ) -> None:
         self._prefill_timeout = settings.prefill_timeout_secs
         self._answer_timeout = settings.first_byte_timeout_secs
         self._caller = caller
         self._encode = encode
+        self._media = media
         self._kv = kv
         self._ec = ec
         self._loop = asyncio.get_running_loop()
@@ -78,12 +78,13 @@ class GenerateStage:
         """The request as it came, but for client uuids."""
         worker, lease = self._caller.pick(request, Stage.WHOLE, WHOLE_ROLES, request.prompt_cost + request.answer_cost)
         try:
-            pieces: Pieces = (request.body,)
-            if request.scan.client_uuids:
-                edits = request.scan.edit()
-                edits.strip_uuids()
+            if not request.media and not request.scan.client_uuids:
+                await self._answer(request, Stage.WHOLE, worker, (request.body,))
+                return
+            edits = request.scan.edit()
+            async with self._media.whole(edits, request, worker):
                 pieces, _ = edits.apply(request.body)
-            await self._answer(request, Stage.WHOLE, worker, pieces)
+                await self._answer(request, Stage.WHOLE, worker, pieces)
         finally:
             lease.release()
 
@@ -98,9 +99,9 @@ class GenerateStage:
             if request.ids and self._ec.consumer_first:
                 found = await self._encode.run(request, worker)
             edits = request.scan.edit()
-            self._write_media(edits, request, found, worker)
-            pieces, _ = edits.apply(request.body)
-            await self._answer(request, Stage.WHOLE, worker, pieces)
+            async with self._media.split(edits, request, found, worker):
+                pieces, _ = edits.apply(request.body)
+                await self._answer(request, Stage.WHOLE, worker, pieces)
         finally:
             lease.release()
 
@@ -123,12 +124,12 @@ class GenerateStage:
                 raise StageFailedError(Stage.PREFILL, Cause.GATEWAY, str(error), worker=prefill) from error
             edits = vllm.prefill_edits(request.scan, prefill_params)
             self._kv.adjust_prefill(edits)
-            referenced = self._write_media(edits, request, found, prefill)
-            pieces, _ = edits.apply(request.body)
-            if self._kv.concurrent:
-                await self._side_by_side(request, found, prefill, pieces, decode_params)
-                return
-            handed = await self._prefill(request, prefill, pieces)
+            async with self._media.split(edits, request, found, prefill) as referenced:
+                pieces, _ = edits.apply(request.body)
+                if self._kv.concurrent:
+                    await self._side_by_side(request, found, prefill, pieces, decode_params)
+                    return
+                handed = await self._prefill(request, prefill, pieces)
             lease.release()
             # Whoever is handed every block needs no media of its own.
             refer = referenced and vllm.hands_over_blocks(handed)
@@ -155,9 +156,9 @@ class GenerateStage:
         worker, lease = self._caller.pick(request, Stage.DECODE, (Role.DECODE,), request.answer_cost)
         try:
             edits = vllm.decode_edits(request.scan, params)
-            self._write_media(edits, request, found, worker, refer=refer)
-            pieces, _ = edits.apply(request.body)
-            await self._answer(request, Stage.DECODE, worker, pieces)
+            async with self._media.split(edits, request, found, worker, refer=refer):
+                pieces, _ = edits.apply(request.body)
+                await self._answer(request, Stage.DECODE, worker, pieces)
         finally:
             lease.release()
 
@@ -191,31 +192,11 @@ class GenerateStage:
             return
         try:
             edits = vllm.prefill_edits(request.scan, params)
-            self._write_media(edits, request, found, worker, refer=refer)
-            pieces, _ = edits.apply(request.body)
-            name = f"{request.leg_id}:release"
-            await self._caller.collect(
-                request, Leg(Stage.DECODE, worker, request.exchange.head.target, name, RELEASE_TIMEOUT, pieces)
-            )
+            async with self._media.split(edits, request, found, worker, refer=refer):
+                pieces, _ = edits.apply(request.body)
+                leg = Leg(Stage.DECODE, worker, request.exchange.head.target, f"{request.leg_id}:release", RELEASE_TIMEOUT, pieces)
+                await self._caller.collect(request, leg)
         except (StageFailedError, EpdRouterError) as error:
             log.info("could not release blocks through decode: %s", error)
         finally:
             lease.release()
-
-    # --- media ---
-
-    @staticmethod
-    def _write_media(edits: Edits, request: Request, found: Found, worker: Worker, *, refer: bool = True) -> bool:
-        """Names for the media, and references in their place where that is safe; True when no media is left."""
-        if not found:
-            if request.scan.client_uuids:
-                edits.strip_uuids()
-            return False
-        # A raw retry goes under new names: under the old ones the engine would look for what failed.
-        usable: Found = [None] * len(found) if request.raw else found
-        if not refer:
-            vllm.name_media(edits, usable, request.ids)
-            return False
-        referenced = vllm.refer_media(edits, request.items, usable, request.ids, worker.version)
-        request.referenced = request.referenced or referenced
-        return referenced
