@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 ENGINE_CACHE ?= $(HOME)/.cache/epd-router
 RUST := $(shell find rust -name '*.rs') Cargo.toml Cargo.lock
 
-.PHONY: demo test test-engines lint types fuzz docs bench clean
+.PHONY: demo test test-engines lint types fuzz docs bench bench-media clean
 .DEFAULT_GOAL := test
 
 # libjpeg-turbo is built from its source, and only with SIMD: without an assembler it would be half as fast, silently.
@@ -49,11 +49,23 @@ types: $(VENV)/.built
 	$(PY) -m mypy
 	MYPYPATH=python $(PY) -m mypy.stubtest epd_router._core --ignore-disjoint-bases
 
+# Every fuzz target in turn, SECONDS each; needs a nightly Rust. Starts from the pictures of the tests; what is new is held to Pillow.
+SECONDS ?= 60
+fuzz: $(VENV)/.built
+	$(PY) -m tests.media.seeds target/fuzz/seeds 2>/dev/null
+	fuzz/run.sh $(SECONDS)
+	$(PY) -m tests.media.differential target/fuzz/corpus 2>/dev/null
+
 docs: $(VENV)/.built
 	$(PY) -m epd_router.reference
+	$(PY) -m tests.media.page
 
 bench: $(VENV)/.built
 	$(PY) bench/overhead.py
+
+# Decoding against Pillow, OpenCV, simplejpeg, the Rust image crate and the C libraries themselves.
+bench-media: $(VENV)/.built
+	$(PY) bench/media.py
 
 clean:
 	rm -rf $(VENV) target

@@ -363,7 +363,7 @@ class Probe:
     def mime(self) -> str: ...
     @property
     def width(self) -> int:
-        """Pixels a row, as stored: what SGLang counts with."""
+        """Pixels a row, as stored: what SGLang counts with, except for a TIFF, which Pillow opens upright."""
     @property
     def height(self) -> int: ...
     @property

@@ -1,29 +1,37 @@
 //! Headers and pixels: what must hold for any bytes, and the fuzz corpus replayed.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../../fuzz/budget.rs"]
+mod budget;
 #[path = "../../fuzz/pictures.rs"]
 mod pictures;
+#[path = "../../fuzz/spellings.rs"]
+mod spellings;
 
 use std::path::Path;
 
 use proptest::prelude::*;
 
-#[test]
-fn corpus() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/pictures");
-    let mut count = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
-        pictures::check(&std::fs::read(entry.unwrap().path()).unwrap());
-        count += 1;
-    }
-    assert!(count > 0, "no corpus");
+fn folder(target: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "no corpus of {target}");
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/pictures");
-    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+    pictures::TARGETS.iter().flat_map(|(target, _)| folder(target)).collect()
+}
+
+#[test]
+fn corpus() {
+    for (target, formats) in pictures::TARGETS {
+        for data in folder(target) {
+            assert!(pictures::one(formats, &data), "a file of another format in the corpus of {target}");
+        }
+    }
+    folder("spellings").iter().for_each(|data| spellings::check(data));
 }
 
 proptest! {
@@ -38,6 +46,11 @@ proptest! {
         let mut mixed = seed[..seed.len().min(24)].to_vec();
         mixed.extend(&data);
         pictures::check(&mixed);
+    }
+
+    #[test]
+    fn any_spelling(data in proptest::collection::vec(any::<u8>(), 2..80)) {
+        spellings::check(&data);
     }
 
     #[test]

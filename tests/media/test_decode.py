@@ -17,7 +17,7 @@ from tests.waiting import until
 # What is left to the engine, and nothing else is.
 PASSED = {
     "AVIF", "BigTIFF", "plain netpbm", "another format", "a picture with broken data", "16-bit grey with a transparent level",
-    "a palette picture without a palette", "a PNG with odd data", "a GIF of more than 8 bits", "a BMP of run lengths",
+    "a palette picture without a palette", "a PNG with odd data", "a GIF of an unusual code size", "a BMP of run lengths",
     "a TIFF of unusual samples", "a TIFF of unusual compression", "a TIFF of unusual colours", "a TIFF of unusual tags",
     "a TIFF without a tag that it needs", "a damaged TIFF", "a netpbm file that is not of one bit or eight",
 }  # fmt: skip

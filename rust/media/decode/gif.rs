@@ -3,6 +3,7 @@
 use super::convert::Table;
 use super::lzw::{self, Codes, End};
 use super::Stop;
+use crate::media::native::pages;
 use crate::media::probe::gif::{block, frame, Frame};
 use crate::media::probe::reader::Reader;
 use crate::media::Probe;
@@ -16,12 +17,13 @@ pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     if width == 0 || height == 0 {
         return Err(Stop::Refused("the GIF frame is empty".into()));
     }
-    if frame.bits > 8 {
-        return Err(Stop::Pass("a GIF of more than 8 bits"));
+    // Codes of less than 3 bits never grow for Pillow; no writer begins with them.
+    if !(2..=8).contains(&frame.bits) {
+        return Err(Stop::Pass("a GIF of an unusual code size"));
     }
     let table = table(&frame);
     let (width, height) = (width as usize, height as usize);
-    let mut pixels = vec![0; width * height];
+    let mut pixels = pages::zeros(width * height);
     let mut codes = Blocks { reader: Reader::new(data, frame.data), left: &[], buffer: 0, filled: 0 };
     match lzw::unpack(&mut codes, frame.bits.into(), 0, &mut pixels) {
         End::Full => {}
@@ -76,16 +78,22 @@ fn interlaced(mut index: usize, height: usize) -> usize {
 struct Blocks<'a> {
     reader: Reader<'a>,
     left: &'a [u8],
-    buffer: u32,
+    buffer: u64,
     filled: u32,
 }
 
 impl Codes for Blocks<'_> {
     fn next(&mut self, width: u32) -> Option<usize> {
         while self.filled < width {
+            if let Some((four, rest)) = self.left.split_first_chunk() {
+                self.buffer |= u64::from(u32::from_le_bytes(*four)) << self.filled;
+                self.filled += 32;
+                self.left = rest;
+                break;
+            }
             match self.left.split_first() {
                 Some((&byte, rest)) => {
-                    self.buffer |= u32::from(byte) << self.filled;
+                    self.buffer |= u64::from(byte) << self.filled;
                     self.filled += 8;
                     self.left = rest;
                 }

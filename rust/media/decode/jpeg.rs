@@ -1,6 +1,7 @@
 //! JPEG. A file that ends before its end marker is refused even when every pixel is there, as Pillow refuses it.
 
 use super::{convert, Stop};
+use crate::media::native::pages;
 use crate::media::native::turbo::{self, End, Failure};
 use crate::media::Probe;
 
@@ -9,7 +10,7 @@ pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     if probe.channels != 4 {
         return samples(data, probe, out);
     }
-    let mut inks = vec![0; out.len() / 3 * 4];
+    let mut inks = pages::zeros(out.len() / 3 * 4);
     samples(data, probe, &mut inks)?;
     convert::inverted_cmyk(&mut inks, out);
     Ok(())
@@ -39,7 +40,6 @@ fn samples(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
             }
             Err(Stop::Refused("the JPEG data end early".into()))
         }
-        Tail::Open => Err(Stop::Refused("the JPEG data end early".into())),
         _ => Err(super::BROKEN),
     }
 }
@@ -51,34 +51,48 @@ enum Tail {
     Ended,
     /// Nothing: the file is cut.
     Open,
-    /// A marker that has no business there.
+    /// A marker that has no business there, or another than the next one to restart at. Data end for a decoder where it
+    /// finds one, and it has every row then, though without an end marker.
     Odd,
 }
 
 /// Walk the markers to the end of the picture.
 fn tail(data: &[u8]) -> Tail {
     let mut at = 2;
-    let mut scans = false;
+    let (mut scans, mut last) = (false, Tail::Open);
+    let (mut restarts, mut next) = (false, 0xd0);
     while let Some(found) = memchr::memchr(0xff, data.get(at..).unwrap_or_default()) {
         at += found + 1;
         match data.get(at).copied() {
             None => break,
             Some(0xd9) => return Tail::Ended,
-            Some(0 | 0xff | 0xd0..=0xd7) => {}
+            Some(0 | 0xff) => {}
+            Some(marker @ 0xd0..=0xd7) => {
+                if scans && !(restarts && marker == next) {
+                    last = Tail::Odd;
+                }
+                next = if marker == 0xd7 { 0xd0 } else { marker + 1 };
+            }
             Some(0xd8 | 0x01..=0xbf | 0xf0..=0xfd) if scans => return Tail::Odd,
             Some(0xd8 | 0x01..=0xbf) => {}
             Some(marker) => {
-                scans |= marker == 0xda;
-                let size =
-                    data.get(at + 1..at + 3).map_or(0, |size| usize::from(u16::from_be_bytes([size[0], size[1]])));
-                at += 1 + size;
+                let field = |at: usize| data.get(at..at + 2).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]));
+                match marker {
+                    0xda => (scans, last, next) = (true, Tail::Open, 0xd0),
+                    0xdd => restarts = field(at + 3) > 0,
+                    _ => {}
+                }
+                if marker != 0xda && scans {
+                    last = Tail::Odd;
+                }
+                at += 1 + usize::from(field(at + 1));
                 if scans && at > data.len() {
                     return Tail::Odd;
                 }
             }
         }
     }
-    Tail::Open
+    last
 }
 
 #[cfg(test)]
@@ -91,5 +105,17 @@ mod tests {
         assert_eq!(tail(b"\xff\xd8\xff\xe1\x00\x04\xff\xd9\xff\xda\x00\x02\x12\xff\x00\x34"), Tail::Open);
         assert_eq!(tail(b"\xff\xd8\xff\xda\x00\x02\x12\xff\xd8\xff\xd9"), Tail::Odd);
         assert_eq!(tail(b"\xff\xd8\xff"), Tail::Open);
+    }
+
+    #[test]
+    fn a_marker_within_the_data_ends_them() {
+        let scan = b"\xff\xda\x00\x02\x12";
+        let after = |bytes: &[u8]| tail(&[b"\xff\xd8", &scan[..], bytes].concat());
+        assert_eq!(after(b"\xff\xd0\x12"), Tail::Odd, "restarts were not announced");
+        assert_eq!(after(b"\xff\xe5\x00\x02\x12"), Tail::Odd);
+        assert_eq!(after(b"\xff\xc4\x00\x02\xff\xda\x00\x02\x12"), Tail::Open, "the next scan");
+        let restarting = |bytes: &[u8]| tail(&[b"\xff\xd8\xff\xdd\x00\x04\x00\x07", &scan[..], bytes].concat());
+        assert_eq!(restarting(b"\xff\xd0\x12\xff\xd1\x12"), Tail::Open);
+        assert_eq!(restarting(b"\xff\xd1\x12"), Tail::Odd, "one is missing");
     }
 }

@@ -22,12 +22,45 @@ pub enum End {
     Broken,
 }
 
+/// A string: its first bytes, so that a short one needs no look at the output, where it starts there, and its length.
+#[derive(Clone, Copy)]
+struct Run {
+    head: u64,
+    from: u32,
+    length: u32,
+}
+
+impl Run {
+    /// With one more byte, the one that follows it in the output.
+    fn longer(self, byte: u8) -> Self {
+        let shift = 8 * self.length;
+        let head = if shift < u64::BITS { self.head | u64::from(byte) << shift } else { self.head };
+        Run { head, length: self.length + 1, ..self }
+    }
+
+    /// Write it at `at`, as far as there is room, and give where that ends.
+    fn write(self, out: &mut [u8], at: usize) -> usize {
+        let length = (self.length as usize).min(out.len() - at);
+        match out[at..].first_chunk_mut() {
+            Some(target) if length <= size_of::<u64>() => *target = self.head.to_le_bytes(),
+            _ => copy(out, &self.head.to_le_bytes(), self.from as usize, at, length),
+        }
+        at + length
+    }
+}
+
 /// Fill `out`. Literals have `bits` bits; codes grow `early` codes before they must.
 pub fn unpack(codes: &mut impl Codes, bits: u32, early: usize, out: &mut [u8]) -> End {
+    if u32::try_from(out.len()).is_err() {
+        return End::Broken;
+    }
     let clear = 1_usize << bits;
-    // Where the string of a code starts in the output, and how long it is.
-    let mut strings = [(0_usize, 0_usize); CODES];
-    let (mut next, mut width, mut last) = (clear + 2, bits + 1, None);
+    let mut runs = [Run { head: 0, from: 0, length: 1 }; CODES];
+    for (value, run) in runs[..clear].iter_mut().enumerate() {
+        run.head = value as u64;
+    }
+    let mut last: Option<Run> = None;
+    let (mut next, mut width) = (clear + 2, bits + 1);
     let mut at = 0;
     while at < out.len() {
         let Some(code) = codes.next(width) else { return End::Data };
@@ -38,44 +71,33 @@ pub fn unpack(codes: &mut impl Codes, bits: u32, early: usize, out: &mut [u8]) -
         if code == clear + 1 {
             return End::Code;
         }
-        let start = at;
-        match last {
-            _ if code < clear => {
-                out[at] = code as u8;
-                at += 1;
-            }
-            Some((from, length)) if code <= next && code < CODES => {
-                let (from, length) = if code < next { strings[code] } else { (from, length + 1) };
-                let length = length.min(out.len() - at);
-                copy(out, from, at, length);
-                at += length;
-            }
+        let run = match last {
+            _ if code < next => runs[code],
+            // The string that this very code completes: it starts with the byte that it ends with.
+            Some(last) if code == next && code < CODES => last.longer(last.head as u8),
             _ => return End::Broken,
-        }
-        if let (Some((from, length)), true) = (last, next < CODES) {
-            // The previous string and the first sample of this one, which follows it.
-            strings[next] = (from, length + 1);
+        };
+        if let (Some(last), true) = (last, next < CODES) {
+            runs[next] = last.longer(run.head as u8);
             next += 1;
             if next + early >= 1 << width && width < WIDEST {
                 width += 1;
             }
         }
-        last = Some((start, at - start));
+        last = Some(Run { from: at as u32, ..run });
+        at = run.write(out, at);
     }
     End::Full
 }
 
-/// Copy within. Most strings are short, and a string that ends where its copy starts overlaps it.
-fn copy(out: &mut [u8], from: usize, to: usize, length: usize) {
-    if length > 16 && from + length <= to {
+/// A string that is long, or at the end of the output. One that ends where its copy starts overlaps it.
+fn copy(out: &mut [u8], head: &[u8], from: usize, to: usize, length: usize) {
+    if length <= head.len() {
+        out[to..to + length].copy_from_slice(&head[..length]);
+    } else if from + length <= to {
         out.copy_within(from..from + length, to);
     } else {
-        let (before, after) = out.split_at_mut(to);
-        let fitting = length.min(to - from);
-        for (after, before) in after[..fitting].iter_mut().zip(&before[from..from + fitting]) {
-            *after = *before;
-        }
-        for index in fitting..length {
+        for index in 0..length {
             out[to + index] = out[from + index];
         }
     }

@@ -13,6 +13,7 @@ mod ppm;
 mod tiff;
 mod webp;
 
+use super::native::pages;
 use super::probe::{probe, Found};
 use super::sniff::{sniff, Format, Sniff};
 use super::{orient, Limits, MediaError, Probe};
@@ -108,10 +109,11 @@ impl<'a> Plan<'a> {
             return Err(MediaError::damaged("the target of a picture has another size"));
         }
         let Probe { width, height, orientation, .. } = self.probe;
+        pages::large(out);
         let result = if orientation == 1 {
             self.stored(out)
         } else {
-            let mut stored = vec![0; out.len()];
+            let mut stored = pages::zeros(out.len());
             self.stored(&mut stored).map(|()| orient::apply(&stored, width as usize, height as usize, orientation, out))
         };
         match result {
@@ -141,7 +143,7 @@ pub fn decode(data: &[u8], limits: &Limits) -> Result<Outcome<Picture>, MediaErr
         Outcome::Decoded(plan) => plan,
         Outcome::Pass(what) => return Ok(Outcome::Pass(what)),
     };
-    let mut pixels = vec![0; plan.size().ok_or_else(|| MediaError::damaged("the picture has too many pixels"))?];
+    let mut pixels = pages::zeros(plan.size().ok_or_else(|| MediaError::damaged("the picture has too many pixels"))?);
     Ok(match plan.decode(&mut pixels)? {
         Outcome::Decoded(()) => {
             let (width, height) = plan.probe.upright();

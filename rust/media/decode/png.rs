@@ -8,6 +8,7 @@ use png::{DecodeOptions, Decoder, Transformations};
 
 use super::convert::{self, Table};
 use super::Stop;
+use crate::media::native::pages;
 use crate::media::probe::png::{chunks, Chunks};
 
 /// Decode to RGB.
@@ -132,7 +133,7 @@ fn pixels(data: &[u8], png: &Chunks<'_>, rows: &Rows, out: &mut [u8]) -> Result<
     if matches!(rows, Rows::Direct) {
         reader.next_frame(out)?;
     } else if png.interlaced {
-        let mut frame = vec![0; reader.output_buffer_size().unwrap_or(0)];
+        let mut frame = pages::zeros(reader.output_buffer_size().unwrap_or(0));
         let info = reader.next_frame(&mut frame)?;
         for (from, to) in frame.chunks_exact(info.line_size.max(1)).zip(out.chunks_exact_mut(stride)) {
             rows.write(png.depth, from, to);
@@ -150,9 +151,11 @@ fn pixels(data: &[u8], png: &Chunks<'_>, rows: &Rows, out: &mut [u8]) -> Result<
 }
 
 /// What is wrong with the data, if they are not what a writer writes: a stream that ends with the last row. Data that end
-/// early are refused, by the end of the file or of the compressed stream alike.
+/// early are refused, by the end of the file or of the compressed stream alike, unless a whole row was broken before.
 fn blame(data: &[u8], png: &Chunks<'_>) -> Option<Stop> {
-    let wanted = png_bytes(png);
+    let passes = passes(png);
+    let wanted = passes.iter().map(|&(rows, size)| rows * size).sum();
+    let mut filters = Filters { passes: passes.into_iter(), pass: (0, 0), left: 0, bad: false };
     let mut stream = flate2::Decompress::new(true);
     let mut scratch = vec![0; 1 << 16];
     for part in &png.idat {
@@ -161,6 +164,9 @@ fn blame(data: &[u8], png: &Chunks<'_>) -> Option<Stop> {
             let before = (stream.total_in(), stream.total_out());
             let status = stream.decompress(part, &mut scratch, flate2::FlushDecompress::None);
             part = &part[(stream.total_in() - before.0) as usize..];
+            if !filters.known(&scratch[..(stream.total_out() - before.1) as usize]) {
+                return Some(super::BROKEN);
+            }
             match status {
                 Ok(flate2::Status::StreamEnd) if stream.total_out() == wanted => return None,
                 Ok(_) if stream.total_out() > wanted => return Some(ODD),
@@ -180,18 +186,52 @@ fn blame(data: &[u8], png: &Chunks<'_>) -> Option<Stop> {
 
 const ODD: Stop = Stop::Pass("a PNG with odd data");
 
-/// Bytes of all rows with their filters.
-fn png_bytes(png: &Chunks<'_>) -> u64 {
+/// Looks at the filter of every row that is complete.
+struct Filters {
+    passes: std::vec::IntoIter<(u64, u64)>,
+    /// Rows that remain, and the bytes of each.
+    pass: (u64, u64),
+    /// Bytes that the current row still needs.
+    left: u64,
+    /// Its filter does not exist.
+    bad: bool,
+}
+
+impl Filters {
+    /// False once a row with a filter that does not exist has come to its end.
+    fn known(&mut self, mut bytes: &[u8]) -> bool {
+        while let Some(&first) = bytes.first() {
+            if self.left == 0 {
+                while self.pass.0 == 0 {
+                    let Some(pass) = self.passes.next() else { return true };
+                    self.pass = pass;
+                }
+                self.pass.0 -= 1;
+                (self.left, self.bad) = (self.pass.1, first > 4);
+            }
+            let size = self.left.min(bytes.len() as u64);
+            self.left -= size;
+            bytes = &bytes[size as usize..];
+            if self.bad && self.left == 0 {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Rows of every pass, and the bytes of each with its filter.
+fn passes(png: &Chunks<'_>) -> Vec<(u64, u64)> {
     let bits = u64::from(png.depth) * [1, 0, 3, 1, 2, 0, 4][usize::from(png.color)];
-    let rows = |width: u64, height: u64| if width == 0 { 0 } else { height * (1 + (width * bits).div_ceil(8)) };
+    let pass = |width: u64, height: u64| (if width == 0 { 0 } else { height }, 1 + (width * bits).div_ceil(8));
     let (width, height) = (u64::from(png.width), u64::from(png.height));
     if !png.interlaced {
-        return rows(width, height);
+        return vec![pass(width, height)];
     }
     const PASSES: [(u64, u64, u64, u64); 7] =
         [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)];
     let count = |size: u64, first: u64, step: u64| size.saturating_sub(first).div_ceil(step);
-    PASSES.iter().map(|&(x, y, dx, dy)| rows(count(width, x, dx), count(height, y, dy))).sum()
+    PASSES.iter().map(|&(x, y, dx, dy)| pass(count(width, x, dx), count(height, y, dy))).collect()
 }
 
 /// The same picture as a stream without anything but header, data and end.

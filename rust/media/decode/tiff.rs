@@ -1,7 +1,8 @@
 //! TIFF: the first page, of samples of 8 bits (or one of 1 to 8), interleaved, in strips or tiles.
 
 use std::borrow::Cow;
-use std::io::Read as _;
+
+use flate2::FlushDecompress;
 
 use super::convert::{self, Table};
 use super::lzw::{self, Codes, End};
@@ -11,6 +12,7 @@ use crate::media::probe::reader::Reader;
 use crate::media::probe::tiff::Directory;
 use crate::media::Probe;
 
+const TILE: u64 = 1024; // pixels a side of the largest tile that any picture may have
 const MISSING: Stop = Stop::Pass("a TIFF without a tag that it needs");
 
 #[derive(Clone, Copy, PartialEq)]
@@ -50,7 +52,7 @@ pub fn started(data: &[u8]) -> bool {
 
 /// Decode to RGB.
 pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
-    let (directory, _) = Directory::read(data).map_err(|_| Stop::Refused("a damaged TIFF".into()))?;
+    let (directory, _) = Directory::read(data, true).map_err(|_| Stop::Refused("a damaged TIFF".into()))?;
     if directory.odd() {
         return Err(Stop::Pass("a TIFF of unusual tags"));
     }
@@ -129,8 +131,8 @@ fn layout(directory: &Directory<'_>, probe: &Probe) -> Result<Layout, Stop> {
         (number(322, 0), number(323, 0))
     };
     // A tile may be larger than the picture; one that is much larger is not worth its memory.
-    let most = (u64::from(probe.width) + 4096) * (u64::from(probe.height) + 4096);
-    if width == 0 || height == 0 || u64::from(width) * u64::from(height) > most {
+    let fits = |tile: u32, side: u32| tile > 0 && u64::from(tile) <= u64::from(side).next_multiple_of(TILE);
+    if !fits(width, probe.width) || !fits(height, probe.height) {
         return Err(MISSING);
     }
     let (width, height) = (width as usize, height as usize);
@@ -169,14 +171,19 @@ impl Layout {
                     return Err(Stop::Pass("a TIFF of old LZW codes"));
                 }
                 let mut out = vec![0; wanted];
-                match lzw::unpack(&mut Bits { left: part, buffer: 0, filled: 0 }, 8, 1, &mut out) {
+                match lzw::unpack(&mut Bits { data: part, at: 0 }, 8, 1, &mut out) {
                     End::Full => out,
                     _ => return Err(super::BROKEN),
                 }
             }
             Packing::Deflate => {
-                let mut out = Vec::with_capacity(wanted);
-                let _ = flate2::read::ZlibDecoder::new(part).take(wanted as u64).read_to_end(&mut out);
+                let mut out = vec![0; wanted];
+                let mut stream = flate2::Decompress::new(true);
+                // Whatever is wrong in the stream, up to its check sum, costs the strip; one that goes on does not.
+                if stream.decompress(part, &mut out, FlushDecompress::Finish).is_err() {
+                    return Err(super::BROKEN);
+                }
+                out.truncate(usize::try_from(stream.total_out()).unwrap_or(0));
                 out
             }
             _ => runs(part, wanted),
@@ -197,21 +204,26 @@ impl Layout {
 
 /// Codes with the high bits first.
 struct Bits<'a> {
-    left: &'a [u8],
-    buffer: u32,
-    filled: u32,
+    data: &'a [u8],
+    /// Bits taken.
+    at: usize,
 }
 
 impl Codes for Bits<'_> {
     fn next(&mut self, width: u32) -> Option<usize> {
-        while self.filled < width {
-            let (&byte, rest) = self.left.split_first()?;
-            self.buffer = self.buffer << 8 | u32::from(byte);
-            self.filled += 8;
-            self.left = rest;
-        }
-        self.filled -= width;
-        Some((self.buffer >> self.filled) as usize & ((1 << width) - 1))
+        let (start, end) = (self.at / 8, self.at + width as usize);
+        let word = match self.data.get(start..).and_then(|rest| rest.first_chunk()) {
+            Some(word) => u64::from_be_bytes(*word),
+            None if end <= self.data.len() * 8 => {
+                let mut word = [0; 8];
+                word.iter_mut().zip(&self.data[start..]).for_each(|(to, &from)| *to = from);
+                u64::from_be_bytes(word)
+            }
+            None => return None,
+        };
+        let code = word << (self.at % 8) >> (u64::BITS - width);
+        self.at = end;
+        Some(code as usize)
     }
 }
 

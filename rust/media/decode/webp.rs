@@ -1,7 +1,7 @@
 //! WebP: the first frame through libwebp's plain decoders, which cost half of the animation decoder that Pillow uses.
 
 use super::{convert, Stop};
-use crate::media::native::webp;
+use crate::media::native::{pages, webp};
 use crate::media::Probe;
 
 /// Decode to RGB.
@@ -23,7 +23,7 @@ pub fn decode(data: &[u8], probe: &Probe, out: &mut [u8]) -> Result<(), Stop> {
     }
     // What the first frame leaves uncovered is transparent, and black where there is no transparency.
     let bytes = if frame.alpha { 4 } else { 3 };
-    let mut canvas = vec![0; width * height * bytes];
+    let mut canvas = pages::zeros(width * height * bytes);
     let start = (top * width + left) * bytes;
     let end = ((top + frame_height - 1) * width + left + frame_width) * bytes;
     if !webp::decode(frame.data, frame.alpha, width * bytes, &mut canvas[start..end]) {

@@ -75,7 +75,7 @@ fn directory(data: &[u8], order: Order, offset: usize) -> Tag {
     let Ok(entries) = reader.u16(order) else { return Tag::Absent };
     let mut total = 0_u64;
     for _ in 0..entries {
-        match entry(data, order, &mut reader, &mut total) {
+        match entry(data, order, &mut reader, &mut total, true) {
             Ok(Some((ORIENTATION, kind, value))) => return Tag::Value(number(value, kind, order)),
             Ok(_) => {}
             Err(_) => break,
@@ -86,12 +86,13 @@ fn directory(data: &[u8], order: Order, offset: usize) -> Tag {
 
 type Entry<'a> = (u16, u16, &'a [u8]);
 
-/// Tag, type and bytes of the next entry; None for one to be skipped.
+/// Tag, type and bytes of the next entry; None for one to be skipped. `total` sums up the bytes of all values so far.
 pub fn entry<'a>(
     data: &'a [u8],
     order: Order,
     reader: &mut Reader<'a>,
     total: &mut u64,
+    complete: bool,
 ) -> Result<Option<Entry<'a>>, Stop> {
     let (tag, kind, count) = (reader.u16(order)?, reader.u16(order)?, reader.u32(order)?);
     let mut field = Reader::new(reader.take(4)?, 0);
@@ -101,7 +102,7 @@ pub fn entry<'a>(
         // Values that together exceed the file are a bomb, not a picture.
         *total = total.saturating_add(size);
         if *total > data.len() as u64 {
-            return Ok(None);
+            return if complete { Ok(None) } else { Err(Stop::Short) };
         }
         field = Reader::new(data, field.u32(order)? as usize);
     }

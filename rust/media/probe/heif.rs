@@ -6,8 +6,8 @@ use crate::media::sniff::Format;
 
 type Boxed<'a> = ([u8; 4], &'a [u8]);
 
-/// The next box: its kind and body. A body of size 0 goes to the end.
-fn next<'a>(reader: &mut Reader<'a>) -> Result<Boxed<'a>, Stop> {
+/// The next box: its kind and body. A body of size 0 goes to the end, which is there when the data are `complete`.
+fn next<'a>(reader: &mut Reader<'a>, complete: bool) -> Result<Boxed<'a>, Stop> {
     let start = reader.at;
     let mut size = reader.u32(Big)? as usize;
     let kind: [u8; 4] = reader.take(4)?.try_into().map_err(|_| Stop::Short)?;
@@ -16,6 +16,8 @@ fn next<'a>(reader: &mut Reader<'a>) -> Result<Boxed<'a>, Stop> {
             return Err(Stop::Bad("a box of more than 4 GiB"));
         }
         size = reader.u32(Big)? as usize;
+    } else if size == 0 && !complete {
+        return Err(Stop::Short);
     } else if size == 0 {
         size = reader.data.len() - start;
     }
@@ -25,7 +27,7 @@ fn next<'a>(reader: &mut Reader<'a>) -> Result<Boxed<'a>, Stop> {
 
 fn children(body: &[u8]) -> impl Iterator<Item = Boxed<'_>> {
     let mut reader = Reader::new(body, 0);
-    std::iter::from_fn(move || next(&mut reader).ok())
+    std::iter::from_fn(move || next(&mut reader, true).ok())
 }
 
 fn child<'a>(body: &'a [u8], kind: &[u8; 4]) -> Result<&'a [u8], Stop> {
@@ -40,10 +42,10 @@ fn inner(body: &[u8]) -> Result<&[u8], Stop> {
 }
 
 /// Read the boxes up to the metadata.
-pub fn probe(data: &[u8], format: Format) -> Result<Probe, Stop> {
+pub fn probe(data: &[u8], format: Format, complete: bool) -> Result<Probe, Stop> {
     let mut reader = Reader::new(data, 0);
     let meta = loop {
-        let (kind, body) = next(&mut reader)?;
+        let (kind, body) = next(&mut reader, complete)?;
         if &kind == b"meta" {
             break inner(body)?;
         }

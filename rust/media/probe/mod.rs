@@ -20,7 +20,7 @@ use reader::Stop;
 pub struct Probe {
     /// From the magic bytes.
     pub format: Format,
-    /// Pixels a row, as stored.
+    /// Pixels a row, as stored: what SGLang counts with, except for a TIFF, which Pillow opens upright.
     pub width: u32,
     /// Rows, as stored.
     pub height: u32,
@@ -101,8 +101,73 @@ fn read(format: Format, data: &[u8], complete: bool) -> Result<Probe, Stop> {
         Format::Webp => webp::probe(data, complete),
         Format::Gif => gif::probe(data).map(|probe| Probe { settled: probe.settled || complete, ..probe }),
         Format::Bmp => bmp::probe(data),
-        Format::Tiff => tiff::probe(data),
-        Format::Avif | Format::Heif => heif::probe(data, format),
+        Format::Tiff => tiff::probe(data, complete),
+        Format::Avif | Format::Heif => heif::probe(data, format, complete),
         Format::Ppm => ppm::probe(data),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// What a start of the file says, for every start.
+    fn starts(data: &[u8]) -> Vec<Result<Found, MediaError>> {
+        (0..data.len()).map(|size| probe(&data[..size], false, &Limits::default())).collect()
+    }
+
+    #[test]
+    fn a_start_of_a_tiff_is_never_refused() {
+        // A description of 40 bytes behind the directory: more than the start of the file has.
+        let mut data = b"II*\0\x08\0\0\0\x03\0".to_vec();
+        for (tag, kind, count, value) in [(256_u16, 3_u16, 1_u32, 7_u32), (257, 3, 1, 5), (270, 2, 40, 50)] {
+            data.extend(tag.to_le_bytes());
+            data.extend(kind.to_le_bytes());
+            data.extend(count.to_le_bytes());
+            data.extend(value.to_le_bytes());
+        }
+        data.extend([0; 4]);
+        data.extend([b'x'; 40]);
+        assert!(starts(&data).iter().all(|found| *found == Ok(Found::More)));
+        let Ok(Found::Header(whole)) = probe(&data, false, &Limits::default()) else { panic!("a header") };
+        assert_eq!((whole.width, whole.height, whole.frames, whole.settled), (7, 5, 1, true));
+        // The offset of a second page that is not there yet.
+        let last = data.len() - 44;
+        data[last] = 200;
+        let Ok(Found::Header(open)) = probe(&data, false, &Limits::default()) else { panic!("a header") };
+        assert!(!open.settled);
+        let Ok(Found::Header(whole)) = probe(&data, true, &Limits::default()) else { panic!("a header") };
+        assert!(whole.settled);
+    }
+
+    #[test]
+    fn a_box_to_the_end_of_the_file_waits_for_the_end() {
+        let mut data = b"\0\0\0\x10ftypavif\0\0\0\0".to_vec();
+        data.extend(b"\0\0\0\0meta\0\0\0\0\0\0\0\x0epitm");
+        assert!(starts(&data).iter().all(|found| *found == Ok(Found::More)));
+        assert!(probe(&data, true, &Limits::default()).is_err());
+    }
+
+    #[test]
+    fn many_packed_texts_are_no_picture() {
+        let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut packed, &vec![b'x'; 1 << 20]).unwrap();
+        let packed = packed.finish().unwrap();
+        let chunk = |kind: &[u8; 4], body: &[u8]| {
+            let mut check = crc32fast::Hasher::new();
+            check.update(kind);
+            check.update(body);
+            [&(body.len() as u32).to_be_bytes()[..], kind, body, &check.finalize().to_be_bytes()].concat()
+        };
+        for (kind, head) in [(b"zTXt", &b"k\0\0"[..]), (b"iTXt", b"k\0\x01\0\0\0"), (b"iCCP", b"k\0\0")] {
+            for (count, taken) in [(64, true), (65, false)] {
+                let mut data = b"\x89PNG\r\n\x1a\n".to_vec();
+                data.extend(chunk(b"IHDR", b"\0\0\0\x01\0\0\0\x01\x08\0\0\0\0"));
+                data.extend(chunk(kind, &[head, &packed].concat()).repeat(count));
+                data.extend(chunk(b"IDAT", b""));
+                assert_eq!(probe(&data, true, &Limits::default()).is_ok(), taken, "{count}");
+            }
+        }
     }
 }

@@ -13,6 +13,7 @@ use super::Probe;
 use crate::media::sniff::Format;
 
 const TEXT: u64 = 1 << 20; // a longer compressed text is refused
+const TEXTS: usize = 64 << 20; // all texts together, and all colour profiles
 
 /// The chunks that matter.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +48,8 @@ pub struct Chunks<'a> {
     raw_profile: Option<Vec<u8>>,
     xmp: Option<Cow<'a, [u8]>>,
     sequence: Option<u32>,
+    texts: usize,
+    profiles: usize,
 }
 
 struct Chunk<'a> {
@@ -195,7 +198,7 @@ impl<'a> Chunks<'a> {
             b"cHRM" => least(32)?,
             b"sRGB" => least(1)?,
             b"pHYs" => least(9)?,
-            b"iCCP" => profile(body)?,
+            b"iCCP" => self.profile(body)?,
             b"eXIf" => self.exif = Some(Cow::Borrowed(body)),
             b"tEXt" => self.text(body)?,
             b"zTXt" => self.packed(body)?,
@@ -224,6 +227,15 @@ impl<'a> Chunks<'a> {
             b"exif" => self.exif = Some(Cow::Borrowed(value)),
             _ => self.keyword(key, Cow::Borrowed(value)),
         }
+        self.remember(key, value.len())
+    }
+
+    /// Many short chunks unpack to a gigabyte as easily as one; the engine has this bound too.
+    fn remember(&mut self, key: &[u8], size: usize) -> Result<(), Stop> {
+        self.texts += if key.is_empty() { 0 } else { size };
+        if self.texts > TEXTS {
+            return Err(Stop::Bad("a PNG with too much text"));
+        }
         Ok(())
     }
 
@@ -234,8 +246,9 @@ impl<'a> Chunks<'a> {
             return Err(Stop::Bad("a PNG text of unknown compression"));
         }
         let value = inflate(value)?.unwrap_or_default();
+        let size = value.len();
         self.keyword(key, Cow::Owned(value));
-        Ok(())
+        self.remember(key, size)
     }
 
     fn keyword(&mut self, key: &[u8], value: Cow<'a, [u8]>) {
@@ -258,7 +271,25 @@ impl<'a> Chunks<'a> {
             },
             _ => return Ok(()),
         };
+        // Characters count, and what is not UTF-8 does not.
+        let size = std::str::from_utf8(&value).map_or(0, |text| text.chars().count());
         self.keyword(key, value);
+        self.remember(b"any", size)
+    }
+
+    /// Only checked: the pixels are not converted by it.
+    fn profile(&mut self, body: &[u8]) -> Result<(), Stop> {
+        let rest = match split(body) {
+            Some((_, rest)) => rest,
+            None => body,
+        };
+        let Some((0, packed)) = rest.split_first() else {
+            return Err(Stop::Bad("a PNG colour profile of unknown compression"));
+        };
+        self.profiles += inflate(packed)?.map_or(0, |profile| profile.len());
+        if self.profiles > TEXTS {
+            return Err(Stop::Bad("a PNG with too many colour profiles"));
+        }
         Ok(())
     }
 
@@ -276,17 +307,6 @@ impl<'a> Chunks<'a> {
 fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = memchr::memchr(0, body)?;
     Some((&body[..at], &body[at + 1..]))
-}
-
-fn profile(body: &[u8]) -> Result<(), Stop> {
-    let rest = match split(body) {
-        Some((_, rest)) => rest,
-        None => body,
-    };
-    match rest.split_first() {
-        Some((0, packed)) => inflate(packed).map(|_| ()),
-        _ => Err(Stop::Bad("a PNG colour profile of unknown compression")),
-    }
 }
 
 /// None for data that are damaged, an error for too many.

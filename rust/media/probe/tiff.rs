@@ -8,7 +8,7 @@ use super::Probe;
 use crate::media::sniff::Format;
 
 const XMP: u16 = 700;
-const MOST_FRAMES: u32 = 1 << 16;
+const MOST_FRAMES: usize = 1024;
 
 /// The first directory of a file.
 #[derive(Clone, Debug)]
@@ -22,14 +22,14 @@ pub struct Directory<'a> {
 }
 
 impl<'a> Directory<'a> {
-    /// Read the first directory.
-    pub fn read(data: &'a [u8]) -> Result<(Self, Reader<'a>), Stop> {
-        let (order, offset) = exif::header(data).ok_or(Stop::Bad("a TIFF of an unknown kind"))?;
+    /// Read the first directory. `complete`: `data` is the whole file.
+    pub fn read(data: &'a [u8], complete: bool) -> Result<(Self, Reader<'a>), Stop> {
+        let (order, offset) = exif::header(data).ok_or(Stop::Short)?;
         let mut reader = Reader::new(data, offset);
         let entries = reader.u16(order)?;
         let (mut tags, mut total, mut skipped) = (HashMap::new(), 0, false);
         for _ in 0..entries {
-            match exif::entry(data, order, &mut reader, &mut total)? {
+            match exif::entry(data, order, &mut reader, &mut total, complete)? {
                 Some((tag, kind, value)) => skipped |= tags.insert(tag, (kind, value)).is_some(),
                 None => skipped = true,
             }
@@ -77,11 +77,11 @@ impl<'a> Directory<'a> {
 }
 
 /// Read the header, which may be anywhere in the file.
-pub fn probe(data: &[u8]) -> Result<Probe, Stop> {
+pub fn probe(data: &[u8], complete: bool) -> Result<Probe, Stop> {
     if matches!(data.get(..4), Some(b"MM\0+" | b"II+\0")) {
         return Err(Stop::Bad("a BigTIFF"));
     }
-    let (directory, mut reader) = Directory::read(data)?;
+    let (directory, reader) = Directory::read(data, complete)?;
     let side = |tag| directory.number(tag).filter(|&side| side > 0).ok_or(Stop::Bad("a TIFF without a size"));
     let (width, height) = (side(256)?, side(257)?);
     let xmp = directory.tags.get(&XMP).map(|(_, value)| *value);
@@ -91,16 +91,23 @@ pub fn probe(data: &[u8]) -> Result<Probe, Stop> {
     probe.channels = u8::try_from(directory.number(277).unwrap_or(1)).unwrap_or(u8::MAX);
     probe.alpha = directory.numbers(338).iter().any(|&kind| kind != 0);
     probe.palette = directory.number(262) == Some(3);
-    let mut seen = vec![directory.offset];
-    while let Ok(next @ 1..) = reader.u32(directory.order).map(|next| next as usize) {
-        reader.at = next;
-        let Ok(entries) = reader.u16(directory.order) else { break };
-        if seen.contains(&next) || probe.frames >= MOST_FRAMES || seen.len() > 1024 {
-            break;
+    (probe.frames, probe.settled) = pages(reader, &directory);
+    probe.settled |= complete;
+    Ok(probe)
+}
+
+/// Pages, and whether the list of them was there to its end. `reader` is behind the entries of the first directory.
+fn pages(mut reader: Reader<'_>, first: &Directory<'_>) -> (u32, bool) {
+    let mut seen = vec![first.offset];
+    loop {
+        let count = seen.len() as u32;
+        let Ok(next) = reader.u32(first.order).map(|next| next as usize) else { return (count, false) };
+        if next == 0 || seen.contains(&next) || seen.len() > MOST_FRAMES {
+            return (count, true);
         }
+        reader.at = next;
+        let Ok(entries) = reader.u16(first.order) else { return (count, false) };
         seen.push(next);
-        probe.frames += 1;
         reader.at = reader.at.saturating_add(usize::from(entries) * 12);
     }
-    Ok(probe)
 }
