@@ -134,7 +134,7 @@ class Admin:
     async def media(self, request: web.Request) -> web.Response:
         """A picture for a worker that was told of it; the URL is the key."""
         served = self._server.media.served
-        found = served.get(**request.match_info) if served else None
+        found = served.get(**request.match_info) if served is not None else None
         if found is None:
             raise ClientError("unknown_url", "no such media")
         return web.Response(body=found.data, content_type=found.mime, headers={"cache-control": "no-store"})

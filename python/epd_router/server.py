@@ -119,7 +119,7 @@ class Server:
 
     async def _start(self) -> None:
         tls = tls_context(self.settings)
-        self.media.open()
+        await self.media.open()
         self._runner = web.AppRunner(
             build_app(self),
             access_log=None,

@@ -312,6 +312,38 @@ def test_a_list_of_frames_is_a_video() -> None:
     assert len({video("AAAA,BBBB"), video("AAAABBBB"), video("BBBB,AAAA"), video("AAAABBBB", "video/mp4")}) == 4
 
 
+@pytest.mark.parametrize(
+    ("url", "clean"),
+    [
+        ("data:image/jpg;base64,R0lGODlh", True),
+        ("DATA:image/gif;base64,R0lGODlh", False),
+        ("data:image/gif;BASE64,R0lGODlh", False),
+        ("data:image/gif;base64,R0lG ODlh", False),
+        ("data:image/gif;base64,R0lGODlhQQ", False),
+        ("data:image/gif;base64,R0lGODlh%41A==", False),
+    ],
+)
+def test_what_strict_decoders_would_not_take_has_a_clean_spelling(url: str, clean: bool) -> None:
+    text = body(image(url))
+    (item,), (named,) = (found := scan(text)).items, identify(text, found := scan(text), b"")
+    assert named is not None
+    assert named.canonical is clean
+    content = item_bytes(text, item)
+    assert content is not None
+    assert content.startswith(b"GIF89a")
+    assert clean_text(text, item) == data_url(content, "image") == b"data:image/gif;base64," + base64.b64encode(content)
+    edits = found.edit()
+    edits.set_url(0, data_url(content, "image"))
+    edits.set_uuid(0, "u")
+    edited = json.loads(b"".join(edits.apply(text)[0]))["messages"][0]["content"][0]
+    assert edited == {**image(data_url(content, "image").decode()), "uuid": "u"}
+    part = json.loads(b"".join(item_pieces(text, item, "u", b"file:///x")))
+    assert part == {**image("file:///x"), "uuid": "u"}
+    for bad in (b'"', b"\\", b"\n", "é".encode()):
+        with pytest.raises(ValueError, match="escapes"):
+            edits.set_url(0, bad)
+
+
 def test_identity_depends_on_salt_and_bytes() -> None:
     content = bytes(range(256)) * 1000
     text = body(image(PNG + base64.b64encode(content).decode()), image("http://x/"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from epd_router.errors import ConfigError
@@ -25,20 +26,22 @@ class MediaService:
         check(settings)
         self.guard = UrlGuard(settings)
         self.fetcher = Fetcher(settings, self.guard)
-        self.files = SharedFiles(settings.media_shm_dir, settings.media_shm_bytes) if settings.media_shm_dir else None
-        self.served = ServedMedia(settings.media_base_url) if settings.media_base_url else None
+        by_file = settings.media_shm_dir and settings.media_handoff in {"auto", "file"}
+        by_url = settings.media_base_url and settings.media_handoff in {"auto", "http"}
+        self.files = SharedFiles(settings.media_shm_dir, settings.media_shm_bytes) if by_file else None
+        self.served = ServedMedia(settings.media_base_url) if by_url else None
         self.decoder: Decoder | None = None
         if "image" in settings.frontend_decoding:
-            keep = settings.mm_max_pixels if self.served else PIXELS_IN_JSON
+            keep = settings.mm_max_pixels if self.served is not None else PIXELS_IN_JSON
             self.decoder = Decoder(settings, self.files, metrics, keep=keep)
         self.identifier = Identifier(settings, self.fetcher, self.decoder)
         self.handoff = HandOff(settings, self.decoder, self.files, self.served, metrics)
         metrics.watch_media(self.fetcher.results, self.files)
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Take what has to be given back. Raises ConfigError."""
         if self.files is not None:
-            self.files.open()
+            await asyncio.to_thread(self.files.open)
 
     async def close(self) -> None:
         """Give it back."""
@@ -46,7 +49,7 @@ class MediaService:
         if self.decoder is not None:
             self.decoder.close()
         if self.files is not None:
-            self.files.close()
+            await asyncio.to_thread(self.files.close)
 
 
 def check(settings: Settings) -> None:

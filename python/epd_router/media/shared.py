@@ -8,7 +8,6 @@ uses it, and after that until its space is needed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import logging
 import os
@@ -65,7 +64,7 @@ class SharedFiles:
         self.folder = self._parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
     def open(self) -> None:
-        """Make the folder and remove those of routers that are gone. Raises ConfigError."""
+        """Make the folder and remove those of routers that are gone; blocks. Raises ConfigError."""
         try:
             parent = os.open(self._parent, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -86,7 +85,7 @@ class SharedFiles:
                 shutil.rmtree(other, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove everything; blocks."""
         self._files.clear()
         if self._lock >= 0:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -129,7 +128,7 @@ class SharedFiles:
             self._files[content] = SharedFile(path, content, size)
             return
         self._held -= size
-        path.unlink(missing_ok=True)
+        unlink(path)
 
     def take(self, content: str) -> SharedFile | None:
         """Use the file of a content, if there is one."""
@@ -142,8 +141,12 @@ class SharedFiles:
     def _remove(self, file: SharedFile) -> None:
         del self._files[file.content]
         self._held -= file.size
-        with contextlib.suppress(OSError):
-            file.path.unlink()
+        unlink(file.path)
+
+
+def unlink(path: Path) -> None:
+    """Remove a file, in a thread: giving back the pages of a large one takes milliseconds."""
+    _ = asyncio.get_running_loop().run_in_executor(None, lambda: path.unlink(missing_ok=True))
 
 
 def is_unlocked(folder: Path) -> bool:
