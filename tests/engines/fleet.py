@@ -127,6 +127,7 @@ class Engine:
     def start(self) -> None:
         command = [str(self.environment / "bin" / "vllm"), "serve", str(self.model), "--served-model-name", MODEL]
         command += ["--port", str(self.port), *ARGUMENTS.split(), *transfers(self.role, self.run)]
+        command += ["--allowed-local-media-path", str(self.run / "media")]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -207,7 +208,8 @@ Fleet = dict[str, Engine]
 @contextlib.contextmanager
 def booted(environment: Path, model: Path, run: Path, roles: tuple[str, ...] = ROLES) -> Iterator[Fleet]:
     """Start all roles side by side (a boot is mostly imports), and leave no process behind."""
-    (run / "ec").mkdir(parents=True, exist_ok=True)
+    for folder in ("ec", "media"):
+        (run / folder).mkdir(parents=True, exist_ok=True)
     engines = {role: Engine(role, environment, model, run) for role in roles}
     try:
         for engine in engines.values():

@@ -51,24 +51,27 @@ class PictureServer:
     """Where pictures are served from, and what was asked for."""
 
     base: str
-    offered: dict[str, Picture] = dataclasses.field(default_factory=dict)
+    offered: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    seen: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # path and User-Agent
 
     def url(self, picture: Picture) -> str:
-        self.offered[picture.path] = picture
-        return self.base + picture.path
+        return self.offer(picture.path, picture.content)
+
+    def offer(self, path: str, content: bytes) -> str:
+        self.offered[path] = content
+        return self.base + path
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    def __init__(self, offered: dict[str, Picture], *arguments: object) -> None:
-        self._offered = offered
+    def __init__(self, served: PictureServer, *arguments: object) -> None:
+        self._served = served
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        picture = self._offered.get(self.path)
-        self.send_response(200 if picture else 404)
-        content = picture.content if picture else b""
-        if picture:
-            self.send_header("content-type", f"image/{picture.kind}")
+        path = self.path.partition("?")[0]
+        self._served.seen.append((path, self.headers.get("user-agent", "")))
+        content = self._served.offered.get(path, b"")
+        self.send_response(200 if content else 404)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -80,7 +83,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving() -> Iterator[PictureServer]:
     served = PictureServer("")
-    handler = functools.partial(_Handler, served.offered)
+    handler = functools.partial(_Handler, served)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         served.base = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, daemon=True)

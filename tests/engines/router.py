@@ -18,8 +18,8 @@ READY_SECONDS = 60
 class Router:
     """A running `epd-router`."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self.port = free_port()
+    def __init__(self, log: Path, *arguments: str, port: int = 0) -> None:
+        self.port = port or free_port()
         self.log = log
         command = [str(Path(sys.executable).with_name("epd-router")), "--host", "127.0.0.1", "--port", str(self.port)]
         with log.open("ab") as out:
@@ -39,6 +39,12 @@ class Router:
         except OSError:
             return False
 
+    def metric(self, sample: str) -> float:
+        """A sample by name and labels as the exposition spells them; 0 when it is not there."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample + " "))
+
     def wait(self, seconds: float = READY_SECONDS) -> None:
         end = time.monotonic() + seconds
         while not self.ready:
@@ -56,9 +62,9 @@ class Router:
 
 
 @contextlib.contextmanager
-def routing(log: Path, *arguments: str) -> Iterator[Router]:
+def routing(log: Path, *arguments: str, port: int = 0) -> Iterator[Router]:
     """A router that is ready."""
-    router = Router(log, *arguments)
+    router = Router(log, *arguments, port=port)
     try:
         router.wait()
         yield router

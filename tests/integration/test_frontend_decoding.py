@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,7 @@ def media_urls(cluster: Cluster, role: str) -> list[str]:
 
 
 def left(folder: Path) -> list[str]:
-    return os.listdir(folder)
+    return [path.name for path in folder.iterdir()]
 
 
 def encodes(cluster: Cluster) -> int:
@@ -142,9 +141,9 @@ async def test_sixty_four_requests_download_and_decode_and_encode_once(started: 
 async def test_every_way_and_topology_gives_the_same_answer(
     started: Started, site: Site, tmp_path: Path, way: str, roles: dict[str, int]
 ) -> None:
-    site.files = {"/a": picture("red"), "/b": saved(noise("RGBA", (50, 20)), "PNG")}
+    site.files = {"/a": picture("red", "PNG"), "/b": saved(noise("RGBA", (50, 20)), "PNG")}
     config = EngineConfig(allowed_local_media_path=str(tmp_path))
-    urls = [f"{site.url}/a", f"{site.url}/b", data_url(picture("blue"))]
+    urls = [f"{site.url}/a", f"{site.url}/b", data_url(picture("blue", "WEBP"))]
     async with started(settings=PRIVATE, config=config, **roles) as (server, _):
         expected = await answer_of(server, *urls)
     ways = {"media_handoff": way, "media_shm_dir": tmp_path, "media_base_url": "http://127.0.0.1:1"}
@@ -236,12 +235,15 @@ async def test_workers_get_the_one_spelling_they_take(started: Started, spelling
         assert media_urls(cluster, "encode") == [plain]
 
 
-async def test_pixels_too_large_for_json_go_as_they_came(started: Started, site: Site) -> None:
-    large = saved(noise("RGB", (1200, 1000)), "JPEG")
+@pytest.mark.parametrize(("size", "kind"), [((1200, 1000), "PNG"), ((60, 50), "JPEG")])
+async def test_pixels_that_do_not_pay_in_json_go_as_they_came(
+    started: Started, site: Site, size: tuple[int, int], kind: str
+) -> None:
+    large = saved(noise("RGB", size), kind)
     site.files = {"/a": large}
     async with started(encode=1, prefill=1, decode=1, settings=DECODING) as (server, cluster):
         await answer_of(server, f"{site.url}/a")
-        assert media_urls(cluster, "encode") == [data_url(large)]
+        assert media_urls(cluster, "encode") == [data_url(large, f"image/{kind.lower()}")]
 
 
 async def test_without_room_for_files_media_go_in_the_request(started: Started, site: Site, tmp_path: Path) -> None:

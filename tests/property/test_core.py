@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from epd_router._core import BodyError, ChunkedDecoder, Framer, HttpError, Load, least_loaded, identify, parse_request_head, scan
+from epd_router._core import BodyError, ChunkedDecoder, Framer, HttpError, Load, identify, least_loaded, parse_request_head, scan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from epd_router._core import Decoded, DecodePool, Limits, derive_id, item_bytes
@@ -35,9 +35,9 @@ def limits_of(settings: Settings) -> Limits:
 
 
 class Decoder:
-    """A pool of threads and what it has found out. `keep` is the most pixels of a picture that stays in memory for hand-off."""
+    """A pool of threads and what it has found out. `keep` says which pixels stay in memory for hand-off."""
 
-    def __init__(self, settings: Settings, files: SharedFiles | None, metrics: Metrics, *, keep: int) -> None:
+    def __init__(self, settings: Settings, files: SharedFiles | None, metrics: Metrics, *, keep: Callable[[Decoded], bool]) -> None:
         self._pool = DecodePool(settings.mm_decode_threads or os.cpu_count() or 1, settings.mm_decode_queue)
         self._limits = limits_of(settings)
         self._files = files
@@ -68,7 +68,7 @@ class Decoder:
             found = await self._flights.get(medium.id, lambda: self._decode(request, medium))
         if isinstance(found, Decoded):
             request.decision.decoded += 1
-            if found.data and found.width * found.height <= self._keep:
+            if found.data and self._keep(found):
                 medium.pixels = found
             known = found.id or ""
         else:

@@ -1,7 +1,7 @@
 """How a worker gets the media of a leg: as they came, in a data URL, by a file in shared memory or by a URL of this router.
 
-Which is cheapest was measured (docs/handoff.md). Pixels are handed on where the worker then has less to do; inside JSON
-they only pay for small pictures. Whatever is handed out is held until the leg has ended.
+Which is cheapest was measured (docs/handoff.md): pixels by file always leave the worker less to do, pixels inside JSON only
+for small pictures of slow formats. Whatever is handed out is held until the leg has ended.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from epd_router.media.threads import off_loop
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from epd_router._core import Decoded
     from epd_router.media.decoding import Decoder
     from epd_router.media.medium import Medium
     from epd_router.media.served import ServedMedia
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PIXELS_IN_JSON = 1 << 20  # most pixels of a picture that goes decoded into a data URL: beyond, base64 and JSON cost more
+PIXELS_IN_JSON = 1 << 20  # most pixels of a picture that goes decoded into a data URL
+SLOW = frozenset(["PNG", "WEBP"])  # formats that engines take longer to decode than to read their pixels from JSON
 PPM = "image/x-portable-anymap"
 
 
@@ -116,7 +118,7 @@ class HandOff:
     async def _in_body(self, request: Request, medium: Medium) -> tuple[bytes | None, str]:
         """None: as it came."""
         pixels = medium.pixels
-        if pixels is not None and pixels.width * pixels.height <= PIXELS_IN_JSON:
+        if pixels is not None and pays_in_json(pixels):
             if medium.text is None:
                 medium.text = await off_loop(len(pixels.data), _core.data_url, pixels.data, "image")
             return medium.text, "pixels"
@@ -163,6 +165,11 @@ class HandOff:
         held = served.take(content) or served.put(content, data, mime)
         handed.hold(held, medium.index, held.url)
         return form
+
+
+def pays_in_json(pixels: Decoded) -> bool:
+    """The engine has less to do with these pixels in a data URL than with the file that they came from."""
+    return pixels.format in SLOW and pixels.width * pixels.height <= PIXELS_IN_JSON
 
 
 def write_new(path: Path, data: bytes) -> None:

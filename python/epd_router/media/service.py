@@ -9,7 +9,7 @@ from epd_router.errors import ConfigError
 from epd_router.media.decoding import Decoder
 from epd_router.media.fetch import Fetcher
 from epd_router.media.guard import UrlGuard
-from epd_router.media.handoff import PIXELS_IN_JSON, HandOff
+from epd_router.media.handoff import HandOff, pays_in_json
 from epd_router.media.identify import Identifier
 from epd_router.media.served import ServedMedia
 from epd_router.media.shared import SharedFiles
@@ -32,7 +32,7 @@ class MediaService:
         self.served = ServedMedia(settings.media_base_url) if by_url else None
         self.decoder: Decoder | None = None
         if "image" in settings.frontend_decoding:
-            keep = settings.mm_max_pixels if self.served is not None else PIXELS_IN_JSON
+            keep = pays_in_json if self.served is None else lambda _: True
             self.decoder = Decoder(settings, self.files, metrics, keep=keep)
         self.identifier = Identifier(settings, self.fetcher, self.decoder)
         self.handoff = HandOff(settings, self.decoder, self.files, self.served, metrics)
