@@ -25,7 +25,7 @@ from typing import Any
 import decoders
 import machine
 import media_report
-from epd_router._core import DecodePool, media_ids, probe, scan
+from epd_router._core import DecodePool, identify, probe, scan
 from PIL import Image
 
 HERE = Path(__file__).parent
@@ -119,7 +119,7 @@ def identity(rounds: int) -> dict[str, Any]:
     found = scan(body)
     calls: dict[str, Callable[[], object]] = {
         "scan": lambda: scan(body),
-        "media_ids": lambda: media_ids(body, found, b""),
+        "identify": lambda: identify(body, found, b""),
         "probe": lambda: probe(data, complete=False),
         "json": lambda: json.loads(body),
         "python": lambda: hashlib.sha256(base64.b64decode(url.partition(",")[2])).hexdigest(),

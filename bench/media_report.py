@@ -85,7 +85,7 @@ def identity(found: dict[str, Any]) -> str:
     """Give what naming a picture costs."""
     titles = {
         "scan": "`scan` of the body",
-        "media_ids": "`media_ids`: base64 and BLAKE3",
+        "identify": "`identify`: base64, BLAKE3 and the header",
         "probe": "`probe` of the first bytes",
         "json": "for comparison: `json.loads` of the body",
         "python": "for comparison: `base64.b64decode` and SHA-256 of Python",
