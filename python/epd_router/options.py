@@ -81,13 +81,8 @@ def switch(text: str) -> bool:
 
 
 def modalities(text: str) -> tuple[str, ...]:
-    """What is decoded here: a comma separated list of `image` and `video`, or a boolean (true is `image`)."""
-    try:
-        return ("image",) if switch(text) else ()
-    except ValueError:
-        if set(chosen := words(text.lower())) <= {"image", "video"}:
-            return chosen
-        raise
+    """What is decoded here: `image`, or a boolean, which is the same."""
+    return ("image",) if text.lower() == "image" or switch(text) else ()
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
@@ -192,7 +187,7 @@ class Settings:
     mm_allow_private_media_hosts: bool = option("media", False, switch, "let media URLs name private addresses")
     mm_per_request_image_limit: int = option("media", 256, count, "most pictures in a request")
     frontend_decoding: tuple[str, ...] = option(
-        "media", (), modalities, "decode pictures here and name them by their pixels; `image,video` does clips too", bare="image"
+        "media", (), modalities, "decode pictures here and name them by their pixels", bare="image"
     )
     mm_fetch: str = option(
         "media", "router", choice("router", "worker"), "who downloads media URLs where stages are split; the router does it once"

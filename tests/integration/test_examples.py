@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,7 +70,14 @@ def those(program: str) -> list[Command]:
 def test_every_block_is_run_or_drawn() -> None:
     assert {command.words[0] for command in commands()} == {"make", "epd-router", "vllm"}
     for page, language, text in blocks():
-        assert language == "bash" or text.lstrip().startswith(DRAWINGS[language]), (page, text)
+        assert language in {"bash", "python"} or text.lstrip().startswith(DRAWINGS[language]), (page, text)
+
+
+def test_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for page, language, text in blocks():
+        if language == "python":
+            exec(compile(textwrap.dedent(text), page, "exec"), {"data": picture("red")})
+    assert "(64, 48)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", those("make"), ids=str)
@@ -108,7 +116,9 @@ async def engines_for(words: list[str]) -> AsyncIterator[tuple[list[str], Cluste
     for word in words:
         role = ROLES.get(word, role)
         counts[role] = counts.get(role, 0) + word.startswith("http://")
-    async with Cluster(config=EngineConfig(), **{role: counts[role] for role in roles}) as cluster:
+    async with Cluster(
+        config=EngineConfig(allowed_local_media_path="/dev/shm"), **{role: counts[role] for role in roles}
+    ) as cluster:
         engines = {role: iter(cluster[role]) for role in roles}
         made = []
         for word in words:

@@ -266,6 +266,16 @@ async def test_a_worker_may_be_given_media_in_its_own_way(site: Site, tmp_path: 
             assert media_urls(cluster, "aggregated")[0].startswith("data:")
 
 
+@pytest.mark.parametrize("roles", [{"encode": 1, "prefill_decode": 1}, {"encode": 1, "prefill": 1, "decode": 1}])
+async def test_workers_that_read_no_files_are_handed_none(started: Started, tmp_path: Path, roles: dict[str, int]) -> None:
+    settings = {**DECODING, "media_shm_dir": tmp_path}
+    async with started(settings=settings, **roles) as (server, cluster):
+        for color in ("red", "blue"):
+            await answer_of(server, data_url(picture(color)))
+        assert [url.partition(":")[0] for url in media_urls(cluster, "encode")] == ["file", "data", "data"]
+        await settled(server)
+
+
 async def test_names_reach_whole_requests_where_the_endpoint_takes_them(started: Started) -> None:
     async with started(aggregated=1, settings=DECODING) as (server, cluster):
         for content in same_pixels():

@@ -29,7 +29,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "switch": ("yes", True),
     "auto|nixl-push|mooncake": ("mooncake", "mooncake"),
     "auto|mooncake": ("mooncake", "mooncake"),
-    "modalities": ("video, image", ("video", "image")),
+    "modalities": ("image", ("image",)),
     "router|worker": ("worker", "worker"),
     "auto|data|file|http": ("file", "file"),
     "local|fail": ("fail", "fail"),

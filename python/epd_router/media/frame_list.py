@@ -102,4 +102,4 @@ def data_url(width: int, height: int, frames: Iterable[bytes]) -> bytes:
 def check_installed() -> None:
     """Raise ConfigError where clips cannot be decoded."""
     if find_spec("av") is None:
-        raise ConfigError("--frontend-decoding image,video needs PyAV: pip install 'epd-router[video]'")
+        raise ConfigError("reading clips needs PyAV: pip install 'epd-router[video]'")

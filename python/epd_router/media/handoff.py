@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 PIXELS_IN_JSON = 1 << 20  # most pixels of a picture that goes decoded into a data URL
 SLOW = frozenset(["PNG", "WEBP"])  # formats that engines take longer to decode than to read their pixels from JSON
+FLAG = b"--allowed-local-media-path"  # what an engine that reads no files names in its error
 PPM = "image/x-portable-anymap"
 
 
@@ -77,6 +78,7 @@ class HandOff:
         self._files = files
         self._served = served
         self._metrics = metrics
+        self._refusing: dict[str, int] = {}  # workers that do not read our files, in which of their lives
 
     async def take(self, request: Request, worker: Worker, media: Iterable[Medium]) -> Handed:
         """Prepare these media of a request for a worker."""
@@ -96,11 +98,19 @@ class HandOff:
         way = worker.spec.media or self._way
         if (way == "file" and self._files is None) or (way == "http" and self._served is None):
             way = "auto"
-        if way != "auto":
-            return way
-        if self._files is not None and is_local(worker.spec.url):
-            return "file"
-        return "data"
+        if way == "auto":
+            way = "file" if self._files is not None and is_local(worker.spec.url) else "data"
+        return "data" if way == "file" and self._refusing.get(worker.id) == worker.boot else way
+
+    def refused(self, worker: Worker, handed: Handed, answer: bytes) -> bool:
+        """Whether a worker's error is about our files; then it is handed none any more."""
+        if self._files is None or not handed.urls:
+            return False
+        if FLAG not in answer and self._files.folder.name.encode() not in answer:
+            return False
+        log.warning("%s does not read hand-off files; start it with %s %s", worker.id, FLAG.decode(), self._files.folder.parent)
+        self._refusing[worker.id] = worker.boot
+        return True
 
     async def _hand(self, request: Request, worker: Worker, medium: Medium, handed: Handed) -> tuple[str, str]:
         way = self.way(worker)

@@ -148,6 +148,10 @@ class EncodeStage:
             pieces = vllm.encode_body(request.body, request.scan, medium.item, uuid, params, url)
             leg = Leg(Stage.ENCODE, worker, "/v1/chat/completions", name, self._timeout, pieces)
             reply = await self._caller.collect(request, leg)
+        except StageFailedError as failure:
+            if failure.answer is None or not self._handoff.refused(worker, handed, failure.answer[1]):
+                raise
+            return await self._encode_at(request, medium, uuid, worker, consumer)
         finally:
             handed.release()
         try:

@@ -6,6 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from epd_router.engines import vllm
+from epd_router.failures import Cause
+from epd_router.request import Request, StageFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from epd_router._core import Edits
     from epd_router.embeddings import Embedding
     from epd_router.media.handoff import HandOff
-    from epd_router.request import Request
     from epd_router.workers import Worker
 
 Found = list["Embedding | None"]
@@ -65,5 +66,9 @@ class MediaWriter:
             for index, url in handed.urls.items():
                 edits.set_url(index, url)
             yield
+        except StageFailedError as failure:
+            if failure.answer is not None and self._handoff.refused(worker, handed, failure.answer[1]):
+                raise StageFailedError(failure.stage, Cause.GATEWAY, "no access to hand-off files") from failure
+            raise
         finally:
             handed.release()
