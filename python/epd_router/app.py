@@ -137,7 +137,8 @@ class Admin:
         found = served.get(**request.match_info) if served is not None else None
         if found is None:
             raise ClientError("unknown_url", "no such media")
-        return web.Response(body=found.data, content_type=found.mime, headers={"cache-control": "no-store"})
+        # Of no type: engines look at the bytes, and nothing that was downloaded is to be run by a browser.
+        return web.Response(body=found.data, content_type="application/octet-stream", headers={"cache-control": "no-store"})
 
     async def version(self, request: web.Request) -> web.Response:
         """The router's version."""

@@ -288,7 +288,7 @@ async def test_media_urls_are_signed_and_expire(started: Started, site: Site) ->
     async with started(aggregated=1, settings={**DECODING, "media_base_url": "http://router"}) as (server, _):
         served = server.media.served
         assert served is not None
-        held = served.put("ab", b"pixels", "image/png")
+        held = served.put("ab", b"pixels")
         _, _, content, expiry, signature = held.url.decode().rsplit("/", 4)
         assert served.get(content, expiry, signature) is held
         assert served.get(content, str(int(expiry) + 1), signature) is None

@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 PIXELS_IN_JSON = 1 << 20  # most pixels of a picture that goes decoded into a data URL
 SLOW = frozenset(["PNG", "WEBP"])  # formats that engines take longer to decode than to read their pixels from JSON
 FLAG = b"--allowed-local-media-path"  # what an engine that reads no files names in its error
-PPM = "image/x-portable-anymap"
 
 
 class Held(Protocol):
@@ -167,12 +166,12 @@ class HandOff:
         served = self._served
         assert served is not None
         if medium.pixels is not None:
-            content, data, mime, form = medium.content, medium.pixels.data, PPM, "pixels"
+            content, data, form = medium.content, medium.pixels.data, "pixels"
         elif medium.resource is not None:
-            content, data, mime, form = medium.id, medium.resource.data, medium.resource.content_type, "bytes"
+            content, data, form = medium.id, medium.resource.data, "bytes"
         else:
             return ""
-        held = served.take(content) or served.put(content, data, mime)
+        held = served.take(content) or served.put(content, data)
         handed.hold(held, medium.index, held.url)
         return form
 

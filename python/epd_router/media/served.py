@@ -19,11 +19,10 @@ LIFETIME = 900  # seconds a URL is good for: longer than any wait in a worker's 
 class Served:
     """One content, served until `release`."""
 
-    __slots__ = ("_drop", "data", "mime", "url", "users")
+    __slots__ = ("_drop", "data", "url", "users")
 
-    def __init__(self, data: bytes, mime: str, url: bytes, drop: Callable[[], None]) -> None:
+    def __init__(self, data: bytes, url: bytes, drop: Callable[[], None]) -> None:
         self.data = data
-        self.mime = mime
         self.url = url
         self.users = 1
         self._drop = drop
@@ -56,9 +55,9 @@ class ServedMedia:
         served.url = self._url(content)
         return served
 
-    def put(self, content: str, data: bytes, mime: str) -> Served:
+    def put(self, content: str, data: bytes) -> Served:
         """Serve these bytes."""
-        served = Served(data, mime, self._url(content), lambda: self._drop(content))
+        served = Served(data, self._url(content), lambda: self._drop(content))
         self._served[content] = served
         return served
 
