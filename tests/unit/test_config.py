@@ -90,7 +90,7 @@ def test_reference_pages_are_current() -> None:
 def test_the_commands_of_the_readme_parse() -> None:
     text = (reference.DOCS.parent / "README.md").read_text()
     commands = [line.split("#")[0].split() for line in text.splitlines() if line.strip().startswith("epd-router --")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         configured(load(*command[1:]))
 
