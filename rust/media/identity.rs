@@ -230,7 +230,7 @@ impl<'a> Payload<'a> {
         };
         let declared = kind.split_once(':').map_or("", |(_, kind)| kind);
         let declared = declared.split(';').next().unwrap_or_default().trim().to_owned();
-        let frames = item.modality == Modality::Video && declared.starts_with("video/jpeg");
+        let frames = item.modality == Modality::Video && declared == "video/jpeg";
         let plain = head.starts_with("data:") && head.ends_with(";base64") && (!frames || lower == head);
         Ok(Payload { declared, text, plain, frames })
     }
